@@ -1,0 +1,94 @@
+"""Every hyper-parameter of the system: its name, the paper's symbol, its default and where the paper states it.
+
+Where the paper can be read in two ways, both readings are named values of one field; the default comes first in
+its `Literal`.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+
+def _field(default, symbol, section, text, **limits):
+    return Field(default, description=text, json_schema_extra={"symbol": symbol, "section": section}, **limits)
+
+
+class Config(BaseModel, frozen=True, extra="forbid"):
+    """Hyper-parameters of one system; the defaults are the paper's EAR.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        For an unknown name, a wrong type, or a value out of range.
+    """
+
+    # Candidates and slates
+    depth: int = _field(20, "K", "4.2 / B", "candidates of a query", ge=1)
+    slate_size: int = _field(5, "s", "Experiments", "memories in a slate", ge=1)
+
+    # Residual adapter
+    init: Literal["zero", "normal"] = _field("zero", "W", "Eq. 3", "start of W_q and W_m; normal has deviation 0.01")
+    normalise: bool = _field(True, "", "Eq. 3; Algorithm 3 line 1 does not", "adapted embeddings have unit length")
+
+    # Exploratory Reflection
+    training_slates: Literal["explorer", "gumbel"] = _field(
+        "explorer", "S^(t)", "Eq. 8", "slates in training: the Explorer's, or RMM's top s of score + Gumbel noise"
+    )
+    rounds: int = _field(4, "T", "Implementation Details", "exploration rounds; RMM always has one", ge=1)
+    relevance: float = _field(0.4, "lambda_rel", "Appendix A", "weight of query-memory similarity", ge=0)
+    diversity: float = _field(0.3, "lambda_div", "Appendix A", "weight of the redundancy penalty", ge=0)
+    exploration: float = _field(0.3, "lambda_exp", "Appendix A", "weight of the upper-confidence value", ge=0)
+    ucb: float = _field(0.5, "alpha", "Appendix A", "UCB coefficient", ge=0)
+    statistics: Literal["kept", "reset"] = _field(
+        "kept", "N, mu", "Eq. 9; Algorithm 2 line 3", "bandit statistics live for a query, or for one call"
+    )
+    test_slate: Literal["before", "after"] = _field(
+        "before", "S^(T)", "Training and Inference", "slate returned: S^(T), or after its feedback, cited first"
+    )
+    test_noise: bool = _field(False, "g", "RMM", "RMM draws its slate with Gumbel noise at test time too")
+
+    # Critic
+    precision: float = _field(88.0, "p", "Citation Scores", "target precision of the simulated critic, %", gt=0, le=100)
+    recall: float = _field(86.0, "r", "Citation Scores", "target recall of the simulated critic, %", gt=0, le=100)
+    errors: Literal["slate", "global", "persistent"] = _field(
+        "slate", "p_fp", "Appendix A.2",
+        "false positives by the gold in the slate; at one rate for all; or drawn once per query and memory",
+    )
+
+    # Objective
+    baseline: float = _field(0.5, "b", "Appendix A.1", "action-independent baseline")
+    likelihood: Literal["clean", "noisy", "plackett-luce"] = _field(
+        "clean", "p_phi", "Eq. 4", "softmax over all candidates; with the slate's noise; without replacement"
+    )
+
+    # Experience Buffer
+    replay_size: int = _field(4, "B", "Appendix A.1", "experiences replayed for a query; 0: no buffer", ge=0)
+    replay_weight: float = _field(1.0, "lambda_rep", "Appendix A.1", "weight of the replay loss", ge=0)
+    replay_choice: Literal["similarity", "reward", "random"] = _field(
+        "similarity", "J_n", "Eq. 13; Appendix B.2", "which experiences are replayed"
+    )
+    replay_current: bool = _field(False, "r < n", "Eq. 13", "the current query's experience may be replayed too")
+    replay_slate: Literal["gumbel", "scaled", "softmax"] = _field(
+        "gumbel", "S~^(r)", "Appendix A.1",
+        "top s of z + g; of z / tau + g; or a draw without replacement from softmax((z + g) / tau)",
+    )
+    temperature: float = _field(0.5, "tau", "Appendix A.1", "Gumbel temperature, where a reading uses it", gt=0)
+    unseen: Literal["negative", "left out"] = _field(
+        "negative", "O^(n)", "Appendix A.1; Eq. 10", "candidates never shown to the critic count as -1, or not at all"
+    )
+    aggregate: Literal["shown", "rounds"] = _field(
+        "shown", "y-bar", "Eq. 11; Algorithm 1", "citations averaged over the rounds that showed them, or over T"
+    )
+
+    # Update
+    optimizer: Literal["adam", "sgd"] = _field(
+        "adam", "eta", "a departure: the paper prints a plain gradient step", "update rule"
+    )
+    learning_rate: float = _field(0.001, "eta", "Appendix A.1", "step of the update rule", gt=0)
+    batch_size: int = _field(4, "", "Appendix A.1", "queries that share one update", ge=1)
+
+    @model_validator(mode="after")
+    def _slate_fits(self):
+        if self.slate_size > self.depth:
+            raise ValueError(f"slate_size (s = {self.slate_size}) exceeds depth (K = {self.depth})")
+        return self

@@ -1,0 +1,93 @@
+"""Where everything lies: the only module that knows a folder, and the one way to write a file.
+
+Every location can be moved by an environment variable; none depends on the current directory, so that a
+notebook finds the same files under papermill, nbval and JupyterLab.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+ROOT = Path(os.environ.get("EARLIB_ROOT") or Path(__file__).resolve().parent.parent)
+
+
+def _folder(variable, default):
+    return Path(os.environ.get(variable) or ROOT / default).expanduser()
+
+
+def cache():
+    """Folder of everything that can be computed again: embeddings and runs (`EARLIB_CACHE`)."""
+    return _folder("EARLIB_CACHE", "cache")
+
+
+def results():
+    """Folder that receives executed notebooks, records and figures (`EARLIB_RESULTS`)."""
+    return _folder("EARLIB_RESULTS", "results")
+
+
+def reference():
+    """Folder of the committed results that new ones are compared with; never moved."""
+    return ROOT / "results"
+
+
+def notebooks():
+    """Folder of the notebooks' sources."""
+    return ROOT / "notebooks"
+
+
+def profiles():
+    """Folder of the profiles, one YAML file each."""
+    return notebooks() / "profiles"
+
+
+def build():
+    """Folder of unfinished work; nothing in it is ever read as a result (`EARLIB_BUILD`)."""
+    return _folder("EARLIB_BUILD", "build")
+
+
+def data_folders():
+    """Folders searched for data files, in order: `EARLIB_DATA`, then `data/`."""
+    return _search("EARLIB_DATA", "data")
+
+
+def model_folders():
+    """Folders searched for model weights, in order: `EARLIB_MODELS`, then `models/`."""
+    return _search("EARLIB_MODELS", "models")
+
+
+def _search(variable, default):
+    chosen = os.environ.get(variable)
+    return ([Path(chosen).expanduser()] if chosen else []) + [ROOT / default]
+
+
+def write_atomically(path, content):
+    """Write a file so that a reader, or a kill at any moment, sees the old content or the new, never a part.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write; its folder is made if it is missing.
+    content : bytes or str
+        What to write; text is encoded as UTF-8.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written or the disk is full; the message names the file, the old content stays.
+    """
+    path = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = file.name
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
