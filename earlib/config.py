@@ -23,7 +23,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     """
 
     # Candidates and slates
-    depth: int = _field(20, "K", "4.2 / B", "candidates of a query", ge=1)
+    depth: int = _field(20, "K", "Section 5; Problem Formulation", "candidates of a query", ge=1)
     slate_size: int = _field(5, "s", "Experiments", "memories in a slate", ge=1)
 
     # Residual adapter
@@ -65,19 +65,19 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     replay_size: int = _field(4, "B", "Appendix A.1", "experiences replayed for a query; 0: no buffer", ge=0)
     replay_weight: float = _field(1.0, "lambda_rep", "Appendix A.1", "weight of the replay loss", ge=0)
     replay_choice: Literal["similarity", "reward", "random"] = _field(
-        "similarity", "J_n", "Eq. 13; Appendix B.2", "which experiences are replayed"
+        "similarity", "J_n", "Eq. 15; Appendix B.2", "which experiences are replayed"
     )
-    replay_current: bool = _field(False, "r < n", "Eq. 13", "the current query's experience may be replayed too")
+    replay_current: bool = _field(False, "r < n", "Eq. 15", "the current query's experience may be replayed too")
     replay_slate: Literal["gumbel", "scaled", "softmax"] = _field(
         "gumbel", "S~^(r)", "Appendix A.1",
         "top s of z + g; of z / tau + g; or a draw without replacement from softmax((z + g) / tau)",
     )
     temperature: float = _field(0.5, "tau", "Appendix A.1", "Gumbel temperature, where a reading uses it", gt=0)
     unseen: Literal["negative", "left out"] = _field(
-        "negative", "O^(n)", "Appendix A.1; Eq. 10", "candidates never shown to the critic count as -1, or not at all"
+        "negative", "O^(n)", "Appendix A.1; Eq. 11", "candidates never shown to the critic count as -1, or not at all"
     )
     aggregate: Literal["shown", "rounds"] = _field(
-        "shown", "y-bar", "Eq. 11; Algorithm 1", "citations averaged over the rounds that showed them, or over T"
+        "shown", "y-bar", "Eq. 12; Algorithm 1", "citations averaged over the rounds that showed them, or over T"
     )
 
     # Update

@@ -1,0 +1,71 @@
+"""Random numbers: drawn beforehand, in float64, from generators that belong to one seed and one purpose each.
+
+A seed's numbers are therefore the same alone as among others, and the same in float32 as in float64.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+PURPOSES = ("train", "test", "start", "errors")  # the position is part of the generator's key: append only
+
+
+class Uniforms(NamedTuple):
+    """Uniforms in (0, 1) of R replicas for N queries, in the order in which they are processed."""
+
+    critic: torch.Tensor  # [R, N, T, K] one a round and candidate
+    slate: torch.Tensor = None  # [R, N, K] Gumbel noise of RMM's slate
+    choice: torch.Tensor = None  # [R, N, B] random choice of experiences
+    replay: torch.Tensor = None  # [R, N, B, K] Gumbel noise of the replay slates
+    draw: torch.Tensor = None  # [R, N, B, K] second noise, where a slate is sampled from the softmax of noisy scores
+
+    def part(self, start, stop):
+        """Those of positions `start` to `stop`."""
+        return Uniforms(*(None if u is None else u[:, start:stop] for u in self))
+
+
+def generator(seed, purpose):
+    """The generator of one seed for one purpose."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose),)))
+
+
+def draw(config, seeds, order, depth, queries, purpose="train", device="cpu"):
+    """Draw all that a pass over some queries needs.
+
+    Parameters
+    ----------
+    config : Config
+    seeds : sequence of int
+        One a replica.
+    order : torch.Tensor
+        Query numbers in the order of processing, `[R, N]`.
+    depth, queries : int
+        K, and how many queries there are in all.
+    purpose : {"train", "test"}
+
+    Returns
+    -------
+    Uniforms
+        float64.
+    """
+    N = order.shape[1]
+    rounds = config.rounds if config.training_slates == "explorer" or purpose == "test" else 1
+    shapes = {"critic": (N, rounds, depth), "slate": (N, depth)}
+    if purpose == "train" and config.replay_size:
+        shapes["replay"] = (N, config.replay_size, depth)
+        shapes["choice"] = (N, config.replay_size)
+        shapes["draw"] = (N, config.replay_size, depth)
+    drawn = {name: [] for name in shapes}
+    for replica, seed in enumerate(seeds):
+        rng = generator(seed, purpose)
+        for name, shape in shapes.items():
+            drawn[name].append(_open(rng, shape))
+        if config.errors == "persistent":  # one number a query and memory, whenever it is shown
+            table = _open(generator(seed, "errors"), (queries, depth))
+            drawn["critic"][-1] = np.repeat(table[order[replica].cpu().numpy(), None], rounds, axis=1)
+    return Uniforms(**{name: torch.from_numpy(np.stack(parts)).to(device) for name, parts in drawn.items()})
+
+
+def _open(rng, shape):
+    return np.maximum(rng.random(shape), 2.0**-54)  # 0 is drawn once in 2^53, and its Gumbel noise is not finite

@@ -1,0 +1,100 @@
+"""Exploratory Reflection (Eqs. 5 to 9, Algorithm 2): a query-local bandit that composes slates of candidates."""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Exploration(NamedTuple):
+    """What the rounds of one or many queries brought; `[...]` are the leading dimensions of the scores."""
+
+    slates: torch.Tensor  # [..., T, s] candidate indices, in the order of selection
+    citations: torch.Tensor  # [..., T, s] +1 or -1
+    readable: torch.Tensor  # [..., T, s] bool; what could not be read enters neither statistics nor loss
+    shown: torch.Tensor  # [..., K] readable citations a candidate received: its pulls N_i
+    cited: torch.Tensor  # [..., K] their sum
+
+
+def upper_confidence(config, shown, cited):
+    """U_i of Eq. 5.
+
+    Parameters
+    ----------
+    config : Config
+        Gives alpha.
+    shown, cited : torch.Tensor
+        Pulls N_i and the sum of their citations, `[..., K]`.
+
+    Returns
+    -------
+    torch.Tensor
+        `[..., K]`: mean feedback and the exploration bonus.
+    """
+    total = shown.sum(-1, keepdim=True)
+    return cited / shown.clamp(min=1) + config.ucb * (torch.log1p(total) / (1 + shown)).sqrt()
+
+
+def select_slate(config, scores, gram, shown, cited):
+    """Compose one slate greedily (Eqs. 6 to 8); of equal candidates the one ranked first by the retriever wins.
+
+    Parameters
+    ----------
+    config : Config
+        Gives s and the weights of relevance, diversity and exploration.
+    scores : torch.Tensor
+        Adapted relevance, `[..., K]`.
+    gram : torch.Tensor
+        Similarity between adapted candidates, `[..., K, K]`.
+    shown, cited : torch.Tensor
+        Bandit statistics, `[..., K]`.
+
+    Returns
+    -------
+    torch.Tensor
+        `[..., s]` candidate indices, in the order of selection.
+    """
+    K = scores.shape[-1]
+    value = (config.relevance * scores + config.exploration * upper_confidence(config, shown, cited)).reshape(-1, K)
+    penalties = (config.diversity * gram).reshape(-1, K)  # row n * K + i: lambda_div times i's similarity to the others
+    first_row = torch.arange(len(value), device=scores.device) * K
+    picks, redundancy = [], None
+    for _ in range(config.slate_size):
+        pick = (value if redundancy is None else value - redundancy).argmax(-1)  # argmax takes the first of equals
+        picks.append(pick)
+        value.scatter_(-1, pick.unsqueeze(-1), -torch.inf)
+        row = penalties.index_select(0, first_row + pick)
+        redundancy = row if redundancy is None else torch.maximum(redundancy, row)
+    return torch.stack(picks, -1).view(*scores.shape[:-1], -1)
+
+
+def explore(config, scores, gram, ask, rounds):
+    """Run exploration rounds: a slate, its citations, the statistics (Algorithm 2, lines 4 to 19).
+
+    Parameters
+    ----------
+    config : Config
+    scores, gram : torch.Tensor
+        `[..., K]` and `[..., K, K]`.
+    ask : callable
+        `(round, slates) -> (citations, readable)`, each `[..., s]`: the critic.
+    rounds : int
+        Rounds with feedback; with 0 the statistics come back empty.
+
+    Returns
+    -------
+    Exploration
+    """
+    shown, cited = torch.zeros_like(scores), torch.zeros_like(scores)
+    unknown = torch.zeros_like(scores)
+    slates, citations, readable = [], [], []
+    for t in range(rounds):
+        statistics = (shown, cited) if config.statistics == "kept" else (unknown, unknown)
+        slate = select_slate(config, scores, gram, *statistics)
+        citation, mask = ask(t, slate)
+        weight = mask.to(scores.dtype)
+        shown = shown.scatter_add(-1, slate, weight)
+        cited = cited.scatter_add(-1, slate, weight * citation)
+        slates.append(slate), citations.append(citation), readable.append(mask)
+    if not rounds:
+        return Exploration(None, None, None, shown, cited)
+    return Exploration(torch.stack(slates, -2), torch.stack(citations, -2), torch.stack(readable, -2), shown, cited)

@@ -1,0 +1,205 @@
+"""Assimilating Reflection (Algorithm 3), with RMM's update as one of its configurations; and inference.
+
+R replicas learn side by side, each with its own adapter, order of queries and random numbers.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from earlib import draws
+from earlib.adapter import Adapter, gram
+from earlib.explorer import Exploration, explore, select_slate
+from earlib.objective import log_likelihood, plackett_luce, ranking_loss
+from earlib.ranking import best, gumbel
+from earlib.replay import ExperienceBuffer
+
+
+class Step(NamedTuple):
+    """What one update saw and did, for R replicas and the Q queries that share it."""
+
+    seen: int  # queries processed so far
+    exploration: Exploration
+    replayed: torch.Tensor  # [R, Q, n] positions in the buffer
+    replay_slates: torch.Tensor  # [R, Q, n, s]
+    current_loss: torch.Tensor  # [R]
+    replay_loss: torch.Tensor  # [R]
+
+
+class Learner:
+    """An online reranker: it ranks, asks the critic, and adapts.
+
+    Parameters
+    ----------
+    config : Config
+    candidates : Candidates
+        First-stage result: embeddings, and K candidates a query.
+    critic : callable
+        As in `earlib.critic`.
+    seeds : sequence of int
+        One a replica.
+    dtype : torch.dtype
+        Of all floating-point work.
+    """
+
+    def __init__(self, config, candidates, critic, seeds, dtype=torch.float32):
+        self.config, self.critic, self.seeds = config, critic, tuple(seeds)
+        self.dtype, self.device = dtype, candidates.bank.device
+        self.query, self.bank, self.index = candidates.query.to(dtype), candidates.bank.to(dtype), candidates.index
+        self.unit = F.normalize(self.query, dim=-1)
+        R, d = len(self.seeds), self.query.shape[1]
+        self.adapter = Adapter(R, d, config.normalise, self._start(d), dtype, self.device)
+        self.rounds = config.rounds if config.training_slates == "explorer" else 1
+        self.buffer = ExperienceBuffer(config, R, self.index.shape[1], d, self.rounds, dtype, self.device)
+        kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+        self.optimizer = kinds[config.optimizer](self.adapter.parameters, lr=config.learning_rate, fused=True)
+
+    def _start(self, d):
+        if self.config.init == "zero":
+            return None
+        drawn = [draws.generator(seed, "start").normal(0, 0.01, (2, d, d)) for seed in self.seeds]
+        return torch.stack([torch.from_numpy(W) for W in drawn], 1)
+
+    def train(self, order, uniforms=None):
+        """Learn from a stream of queries, one update a batch.
+
+        Parameters
+        ----------
+        order : torch.Tensor
+            Query numbers, `[R, N]`; a query may come again.
+        uniforms : Uniforms, optional
+            Drawn from the seeds if left out.
+
+        Yields
+        ------
+        Step
+            After each update.
+        """
+        if uniforms is None:
+            uniforms = draws.draw(self.config, self.seeds, order, self.index.shape[1], len(self.query), device=self.device)
+        for start in range(0, order.shape[1], self.config.batch_size):
+            stop = min(start + self.config.batch_size, order.shape[1])
+            yield self._update(order[:, start:stop], uniforms.part(start, stop))
+
+    def _update(self, queries, uniforms):
+        scores, adapted, length = self._score(queries)
+        exploration, noise = self._explore(queries, scores.detach(), adapted, length, uniforms)
+        past = self.buffer.size
+        unit = self.unit[queries]
+        self.buffer.add(queries, unit, exploration.shown, exploration.cited)
+        current = self._current_loss(scores, exploration, noise)
+        replayed, slates, replay = self._replay_loss(unit, past, uniforms)
+        self.optimizer.zero_grad()
+        (current + self.config.replay_weight * replay).sum().backward()  # replicas do not touch: their sum is each's own
+        self.optimizer.step()
+        return Step(self.buffer.size, exploration, replayed, slates, current.detach(), replay.detach())
+
+    def _score(self, queries):
+        """Adapted scores of queries given by number, `[R, n]`: `[R, n, K]`, with what `gram` needs."""
+        R = len(queries)
+        query = self.query.index_select(0, queries.reshape(-1)).view(R, -1, self.query.shape[1])
+        rows = self.index.index_select(0, queries.reshape(-1)).view(-1)
+        return self.adapter.score(query, self.bank.index_select(0, rows).view(R, -1, self.query.shape[1]))
+
+    def _explore(self, queries, scores, adapted, length, uniforms):
+        """The slates of training: T of the Explorer, or RMM's one; and the noise of the latter (Algorithm 3, 3-6)."""
+        def ask(t, slates):
+            return self.critic(queries, slates, uniforms.critic[:, :, t])
+
+        if self.config.training_slates == "explorer":
+            return explore(self.config, scores, gram(adapted, length), ask, self.rounds), None
+        noise = gumbel(uniforms.slate).to(self.dtype)
+        slate = best(scores + noise, self.config.slate_size)
+        citations, readable = ask(0, slate)
+        weight = readable.to(self.dtype)
+        shown, cited = (torch.zeros_like(scores).scatter(-1, slate, w) for w in (weight, weight * citations))
+        return Exploration(slate[:, :, None], citations[:, :, None], readable[:, :, None], shown, cited), noise
+
+    def _current_loss(self, scores, exploration, noise):
+        """L_cur (Eq. 10), mean over the batch, `[R]`."""
+        wide = scores.unsqueeze(2)
+        log_p = self._log_p(wide.expand(*scores.shape[:2], self.rounds, -1), exploration.slates,
+                            None if noise is None else noise.unsqueeze(2))
+        terms = log_p.flatten(2), exploration.citations.flatten(2), exploration.readable.flatten(2)
+        return ranking_loss(*terms, self.config.baseline).mean(-1)
+
+    def _replay_loss(self, unit, past, uniforms):
+        """Choose experiences, draw their slates with the current adapter, L_rep (Eq. 16; Algorithm 3, 14-22)."""
+        R, Q, _ = unit.shape
+        if not self.config.replay_size or not past + self.config.replay_current:
+            return None, None, torch.zeros(R, dtype=self.dtype, device=self.device)
+        positions = self.buffer.choose(unit, past, uniforms.choice)
+        count = positions.shape[-1]
+        queries, rewards, observed = self.buffer.recall(positions)
+        scores = self._score(queries.flatten(1))[0].view(R, Q, count, -1)
+        slates, noise = self._replay_slates(scores.detach(), observed, uniforms, count)
+        counted = torch.ones_like(slates, dtype=torch.bool)
+        if self.config.unseen == "left out":
+            counted = observed.gather(-1, slates)
+        log_p = self._log_p(scores, slates, noise)
+        loss = ranking_loss(log_p, rewards.gather(-1, slates), counted, self.config.baseline)
+        return positions, slates, loss.mean(-1).mean(-1)
+
+    def _replay_slates(self, scores, observed, uniforms, count):
+        """Sample slates with the Gumbel trick (Appendix A.1)."""
+        tau, noise = self.config.temperature, gumbel(uniforms.replay[:, :, :count]).to(self.dtype)
+        if self.config.replay_slate == "gumbel":
+            perturbed = scores + noise
+        elif self.config.replay_slate == "scaled":
+            perturbed = scores / tau + noise
+        else:
+            perturbed = (scores + noise) / tau + gumbel(uniforms.draw[:, :, :count]).to(self.dtype)
+        if self.config.unseen == "left out":
+            perturbed = perturbed.masked_fill(~observed, -torch.inf)
+        return best(perturbed, self.config.slate_size), noise
+
+    def _log_p(self, scores, slates, noise):
+        """log p of the slate's members under the chosen reading; an Explorer's slate has no noise."""
+        if self.config.likelihood == "plackett-luce":
+            return plackett_luce(scores, slates)
+        if self.config.likelihood == "noisy" and noise is not None:
+            scores = (scores + noise) / self.config.temperature
+        return log_likelihood(scores, slates)
+
+    @torch.no_grad()
+    def retrieve(self, queries, explorer=False, uniforms=None):
+        """Final slates: adapter-only, or Explorer-assisted with T - 1 critic calls (Training and Inference).
+
+        Parameters
+        ----------
+        queries : torch.Tensor
+            Query numbers, `[R, E]`.
+        explorer : bool
+            Whether to explore, asking the critic.
+        uniforms : Uniforms, optional
+            Drawn from the seeds for testing if left out.
+
+        Returns
+        -------
+        torch.Tensor
+            Candidate indices, `[R, E, s]`, best first.
+        """
+        config = self.config
+        noisy = config.test_noise and not explorer
+        if uniforms is None and (explorer or noisy):
+            K = self.index.shape[1]
+            uniforms = draws.draw(config, self.seeds, queries, K, len(self.query), "test", device=self.device)
+        scores, adapted, length = self._score(queries)
+        if not explorer:
+            return best(scores + gumbel(uniforms.slate).to(self.dtype) if noisy else scores, config.slate_size)
+
+        def ask(t, slates):
+            return self.critic(queries, slates, uniforms.critic[:, :, t])
+
+        similarity = gram(adapted, length)
+        if config.test_slate == "after":
+            found = explore(config, scores, similarity, ask, config.rounds)
+            first = best(scores, scores.shape[-1])
+            useful = (found.cited > 0).gather(-1, first)
+            return first.gather(-1, best(useful.to(self.dtype), config.slate_size))
+        found = explore(config, scores, similarity, ask, config.rounds - 1)
+        statistics = found.shown, found.cited
+        if config.statistics == "reset":
+            statistics = torch.zeros_like(scores), torch.zeros_like(scores)
+        return select_slate(config, scores, similarity, *statistics)
