@@ -1,0 +1,149 @@
+"""What the paper prints: its numbers (`reported.yaml`), each with its place, and its names for things."""
+
+import re
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+
+import yaml
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
+
+# The names that readers see. Those of datasets, encoders, variants and measures are the paper's where it has one.
+LABELS = {
+    "locomo": "LoCoMo",
+    "longmemeval": "LongMemEval",
+    "toy": "toy dialogues",
+    "minilm": "MiniLM",
+    "mpnet": "MPNet",
+    "contriever": "Contriever",
+    "stella": "Stella",
+    "gte": "GTE",
+    "retriever": "Only Retriever",
+    "rmm": "Reranker + RL update",
+    "ear": "EAR",
+    "explorer_training": "+ Only Explorer during training",
+    "buffer_training": "+ Only Experience Buffer during training",
+    "ear_adapter": "EAR w/o Explorer at test time",
+    "explorer_test": "Only Explorer at test time",
+    "monot5": "MonoT5",
+    "monot5_ear": "MonoT5 + EAR",
+    "recall@5": "Recall@5",
+    "hitrate@5": "Hitrate@5",
+    "f1": "F1",
+    "j": "J",
+    "latency": "Latency",
+    "queries": "Training queries",
+    "calls": "LLM calls",
+    "single-hop": "Single Hop",
+    "multi-hop": "Multi Hop",
+    "temporal": "Temporal",
+    "open-domain": "Open Domain",
+}
+
+
+def label(name):
+    """The name shown to readers; one that is not in `LABELS` is shown with spaces for underscores."""
+    return LABELS.get(name, str(name).replace("_", " "))
+
+
+def unit(metric):
+    """The unit of a metric as the paper prints it ("%", "s", ...), "" if it has none."""
+    return _source()["units"].get(metric, "")
+
+
+def reported(id=None, **keys):
+    """The numbers that the paper prints, one a row.
+
+    Parameters
+    ----------
+    id : str, optional
+        A table ("tab01" to "tab12") or a group of statements ("gain", "hyperparameters", ...); all of them if left out.
+    **keys
+        Only rows that have each of these keys with this value: dataset, encoder, variant, metric, place, ...
+
+    Returns
+    -------
+    list of dict
+        Rows with id, place, quote (the literal LaTeX), their own keys, metric, value (float), printed (the number as
+        it stands in the quote, "72.80") and unit.
+
+    Raises
+    ------
+    KeyError
+        For an id or the name of a key that no row has; the message names the near matches.
+    """
+    rows = _rows()
+    if id is not None:
+        _known("entry", id, _source()["entries"])
+        rows = [row for row in rows if row["id"] == id]
+    for key in keys:
+        _known("key", key, {key for row in rows for key in row})
+    return [dict(row) for row in rows if all(key in row and row[key] == value for key, value in keys.items())]
+
+
+def printed(id, **keys):
+    """The one number that the keys name, as the paper prints it ("72.80"), or None if it prints none.
+
+    Raises
+    ------
+    KeyError
+        As `reported`.
+    ValueError
+        If the keys fit rows with different numbers.
+    """
+    rows = reported(id, **keys)
+    if len({row["value"] for row in rows}) > 1:
+        open_keys = {key for row in rows for key in row if len({str(other.get(key)) for other in rows}) > 1}
+        told = sorted(open_keys - {"value", "printed", "quote", "unit"})
+        raise ValueError(f"{id}: {len(rows)} numbers fit {keys}; tell them apart by {', '.join(told)}")
+    return rows[0]["printed"] if rows else None
+
+
+def value(id, **keys):
+    """The one number that the keys name, or None if the paper prints none; errors as `printed`.
+
+    Examples
+    --------
+    >>> value("tab02", dataset="locomo", encoder="contriever", variant="ear", metric="recall@5")
+    55.06
+    """
+    found = printed(id, **keys)
+    return None if found is None else number(found)
+
+
+def number(text):
+    """The value of a printed number: "1,540" is 1540.0."""
+    return float(text.replace(",", ""))
+
+
+def _known(kind, name, names):
+    if name not in names:
+        near = get_close_matches(str(name), sorted(names), n=3) or sorted(names)
+        raise KeyError(f"reported.yaml has no {kind} {name!r}; did you mean {', '.join(near)}?")
+
+
+@cache
+def _source():
+    return yaml.safe_load(resources.files(__name__).joinpath("reported.yaml").read_text(encoding="utf-8"))
+
+
+@cache
+def _rows():
+    rows = []
+    for id, entry in _source()["entries"].items():
+        for row in entry["rows"]:
+            keys = {"id": id, "place": entry.get("place"), **entry.get("common", {}), **row}
+            values = keys.pop("values")
+            for metric, shown in values.items():
+                found = {"metric": metric, "value": float(shown), "printed": _as_printed(id, shown, row["quote"])}
+                rows.append({"unit": unit(metric), **keys, **found})
+    return rows
+
+
+def _as_printed(id, shown, quote):
+    """The number in the form in which the quote has it: trailing zeros tell how far it was rounded."""
+    for text in NUMBER.findall(quote):
+        if number(text) == float(shown):
+            return text
+    raise ValueError(f"reported.yaml, entry {id}: the value {shown} does not stand in its quote {quote!r}")
