@@ -1,0 +1,59 @@
+# Everything runs in .venv, which is made, or brought up to requirements.lock, when a target needs it.
+PROFILE ?= laptop
+ARGS ?=
+
+PYTHON := .venv/bin/python
+STAMP := .venv/installed
+NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/*.ipynb))))
+# `make -j2 reproduce` runs two notebooks at a time.
+JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
+
+.PHONY: help reproduce test data lab bench lock clean $(NOTEBOOKS)
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo "one notebook again, with parameters of your own (into a file beside the first):"
+	@for name in $(NOTEBOOKS); do echo "  make $$name"; done
+	@echo '  e.g. make fig05_noise_robustness ARGS="-p precision 70"'
+
+reproduce: $(STAMP) ## run every notebook into results/PROFILE (PROFILE=laptop)
+	$(PYTHON) -m earlib.run all --profile $(PROFILE) --jobs $(JOBS) $(ARGS)
+
+$(NOTEBOOKS): $(STAMP)
+	$(PYTHON) -m earlib.run $@ --profile $(PROFILE) $(ARGS)
+
+test: $(STAMP) ## check style, run the tests, and run the committed notebooks again
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m pytest $(ARGS)
+
+data: $(STAMP) ## fetch the publishers' data and check it
+	$(PYTHON) -c "from earlib.datasets import download as d; print(*map(d.fetch, d.FILES), sep='\n')"
+
+lab: $(STAMP) ## open the notebooks in JupyterLab
+	$(PYTHON) -m jupyterlab notebooks
+
+bench: $(STAMP) ## time the batched core against the plain transcription of the paper
+	$(PYTHON) tests/bench.py $(ARGS)
+
+lock: $(STAMP) ## write the versions in .venv to requirements.lock
+	$(PYTHON) -m pip freeze --all --exclude pip --exclude earlib > .venv/frozen
+	(sed -n '/^#/p' requirements.lock; sed 's/+.*//' .venv/frozen) > .venv/lock && mv .venv/lock requirements.lock
+
+clean: ## remove what can be made again, except .venv and results
+	rm -rf build cache earlib.egg-info .pytest_cache .ruff_cache
+	find earlib tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp goes first and comes back last, so that an install that failed is never taken for a whole one.
+$(STAMP): requirements.lock pyproject.toml
+	@rm -f $@
+	@fits='import pip, sys; sys.exit(sys.version_info[:2] != (3, 11))'; \
+	if ! $(PYTHON) -c "$$fits" 2>/dev/null; then \
+	    for python in python3.11 python3 python ''; do $$python -c "$$fits" 2>/dev/null && break; done; \
+	    if [ -z "$$python" ]; then \
+	        echo "earlib needs Python 3.11, but none of python3.11, python3 and python is one: install it" >&2; exit 1; \
+	    fi; \
+	    $$python -m venv --clear .venv; \
+	fi
+	$(PYTHON) -m pip install --requirement requirements.lock
+	$(PYTHON) -m pip install --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,486 @@
+"""Run the notebooks headless: `python -m earlib.run NAME... --profile P -p key=value`.
+
+A notebook is its cells tagged `parameters` and what follows from it; a profile gives parameters to all notebooks.
+Everything is checked before anything runs. A notebook runs in a folder of its own under `build/`, and what it
+leaves (the executed notebook, its record, its figures) replaces older results only when every cell has passed.
+"""
+
+import argparse
+import ast
+import asyncio
+import collections
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+import papermill
+import yaml
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from papermill.exceptions import PapermillExecutionError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from earlib import datasets, paths
+
+SET_BY_RUN = ("profile", "name")  # parameters that say where a result belongs
+
+
+class Parameter(NamedTuple):
+    """One line of a parameters cell: `name: type = default  # help`."""
+
+    name: str
+    type: str
+    default: Any
+    help: str
+
+
+class Plan(NamedTuple):
+    """One notebook about to run; `name` is its id, or id and own parameters."""
+
+    source: Path
+    name: str
+    profile: str
+    parameters: dict
+
+
+class Outcome(NamedTuple):
+    """What became of a plan; `error` is None if every cell passed."""
+
+    plan: Plan
+    seconds: float
+    error: str | None
+
+
+class Profile(BaseModel, extra="forbid"):
+    """Parameters for every notebook that has them, and for single notebooks."""
+
+    title: str
+    defaults: dict[str, Any] = {}
+    notebooks: dict[str, dict[str, Any] | None] = {}
+
+
+class Unusable(ValueError):
+    """A request that cannot be run; the message names what is wrong and what would be right."""
+
+
+class _PlainYaml(yaml.SafeLoader):
+    """YAML 1.2 scalars: 1e-3 is a number, `no` and 2026-01-01 are text."""
+
+    yaml_implicit_resolvers = {}
+
+
+for _tag, _pattern in {
+    "null": r"null|~|",
+    "bool": r"true|True|false|False",
+    "int": r"[-+]?[0-9]+",
+    "float": r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?",
+}.items():
+    _PlainYaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), None)
+
+
+def _parse(text, where):
+    try:
+        return yaml.load(text, _PlainYaml)
+    except (yaml.YAMLError, ValueError) as error:
+        raise Unusable(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _unknown(kind, name, known):
+    return Unusable(f"unknown {kind} {name!r}{datasets.near(name, known)}; known: {', '.join(sorted(known)) or 'none'}")
+
+
+def sources():
+    """Notebooks that can be run: id to file, in the order in which `all` runs them."""
+    return {file.stem: file for file in sorted(paths.notebooks().glob("*.ipynb"))}
+
+
+def read_parameters(source):
+    """Parameters of a notebook, by name, as its parameters cell states them.
+
+    Raises
+    ------
+    Unusable
+        If a line of that cell has no type or no literal value.
+    """
+    found = {}
+    for name, entry in papermill.inspect_notebook(source).items():
+        try:
+            default = ast.literal_eval(entry["default"])
+            TypeAdapter(eval(entry["inferred_type_name"])).validate_python(default, strict=True)
+        except (ValueError, SyntaxError, NameError, TypeError) as error:
+            raise Unusable(
+                f"{source}: parameter {name!r}: expected a line `name: type = literal  # help` ({error})"
+            ) from error
+        found[name] = Parameter(name, entry["inferred_type_name"], default, entry["help"].strip())
+    return found
+
+
+def _checked(parameter, value, where):
+    """The value in the type of its parameter; a number without a fraction may stand for a float."""
+    try:
+        return TypeAdapter(eval(parameter.type)).validate_python(value, strict=True)
+    except ValidationError as error:
+        about = f" ({parameter.help})" if parameter.help else ""
+        raise Unusable(f"{where}: {parameter.name}{about}: expected {parameter.type}, got {value!r}") from error
+
+
+def load_profile(name):
+    """A profile, checked as far as it can be without the notebooks.
+
+    Raises
+    ------
+    Unusable
+        If there is no such profile, or its file is malformed; the message names file and field.
+    """
+    file = paths.profiles() / f"{name}.yaml"
+    known = [other.stem for other in paths.profiles().glob("*.yaml")]
+    if name not in known:
+        raise _unknown("profile", name, known)
+    try:
+        return Profile.model_validate(_parse(file.read_text(encoding="utf-8"), file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the whole file"
+        raise Unusable(f"{file}: {field}: {first['msg']}") from error
+
+
+def _check_names(profile, name, parameters):
+    """Refuse a profile that speaks of notebooks or parameters which do not exist."""
+    file = paths.profiles() / f"{name}.yaml"
+    for notebook in profile.notebooks:
+        if notebook not in parameters:
+            raise _unknown(f"notebook in {file}", notebook, parameters)
+    everywhere = {key for known in parameters.values() for key in known}
+    for where, given, known in [("defaults", profile.defaults, everywhere)] + [
+        (f"notebooks.{notebook}", given or {}, parameters[notebook]) for notebook, given in profile.notebooks.items()
+    ]:
+        for key in given:
+            if key in SET_BY_RUN:
+                raise Unusable(f"{file}: {where}: {key} is set by the run itself; leave it out")
+            if key not in known:
+                raise _unknown(f"parameter in {where} of {file}", key, set(known) - set(SET_BY_RUN))
+
+
+def make_plans(names, profile_name, own):
+    """Check a request in full and say what it will run.
+
+    Parameters
+    ----------
+    names : list of str
+        Ids of notebooks, or `["all"]`.
+    profile_name : str
+    own : dict of str to str
+        Parameters of the command line, as typed. Each goes to every notebook that has it.
+
+    Returns
+    -------
+    list of Plan
+        A notebook whose own parameters differ from the profile's gets a name of its own.
+
+    Raises
+    ------
+    Unusable
+        For an unknown notebook, profile or parameter, or a value of the wrong type.
+    """
+    known = sources()
+    profile = load_profile(profile_name)
+    parameters = {name: read_parameters(source) for name, source in known.items()}
+    for name in names:
+        if name not in known and name != "all":
+            raise _unknown("notebook", name, known)
+    _check_names(profile, profile_name, parameters)
+    chosen = list(known) if "all" in names else list(dict.fromkeys(names))
+    if not chosen:
+        raise Unusable(f"there is no notebook in {paths.notebooks()}")
+    _check_own(own, {key for name in chosen for key in parameters[name]})
+    return [_plan(known[name], profile, profile_name, parameters[name], own) for name in chosen]
+
+
+def _check_own(own, known):
+    for key in own:
+        if key in SET_BY_RUN:
+            raise Unusable(f"parameter {key!r} is set by the run itself; use --profile, and name the notebook")
+        if key not in known:
+            raise _unknown("parameter", key, known - set(SET_BY_RUN))
+
+
+def _plan(source, profile, profile_name, known, own):
+    file = paths.profiles() / f"{profile_name}.yaml"
+    common = {key: value for key, value in profile.defaults.items() if key in known}
+    single = profile.notebooks.get(source.stem) or {}
+    given = {key: _checked(known[key], value, f"{file}: defaults") for key, value in common.items()}
+    given |= {key: _checked(known[key], value, f"{file}: notebooks.{source.stem}") for key, value in single.items()}
+    name = source.stem
+    for key, text in sorted(own.items()):
+        if key not in known:
+            continue
+        value = text if known[key].type == "str" else _parse(text, f"parameter {key}")
+        value = _checked(known[key], value, "command line")
+        if value != given.get(key, known[key].default):
+            name += f"--{key}-{_slug(value)}"
+        given[key] = value
+    missing = [key for key in SET_BY_RUN if key not in known]
+    if missing:
+        raise Unusable(f"{source}: the parameters cell lacks `{missing[0]}: str`, which every notebook has")
+    return Plan(source, name, profile_name, {"profile": profile_name, "name": name} | given)
+
+
+def _slug(value):
+    """The value as part of a file name; one that had to be altered is told apart by a hash."""
+    if isinstance(value, list):
+        return "+".join(_slug(item) for item in value)
+    text = f"{value:.12g}" if isinstance(value, float) else str(value)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60]
+    return plain if plain == text else f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+class _ThisInterpreter(KernelSpecManager):
+    """Offers one kernel, the interpreter that runs now, whatever other kernels the user has."""
+
+    results = None
+
+    def get_kernel_spec(self, kernel_name):
+        places = {"EARLIB_ROOT": str(paths.ROOT), "EARLIB_RESULTS": str(self.results)}
+        return KernelSpec(**get_kernel_dict(), env=places)  # its command starts with sys.executable
+
+
+class Runner:
+    """Runs plans, up to `jobs` at a time, and can be stopped at any moment without touching older results."""
+
+    def __init__(self, jobs=1):
+        self.jobs = jobs
+        self.kernels = set()
+        self.stopped = threading.Event()
+
+    def run(self, plans):
+        """Run all plans, also after one of them failed.
+
+        Returns
+        -------
+        list of Outcome
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After Ctrl-C, when every kernel is gone.
+        """
+        with ThreadPoolExecutor(self.jobs) as pool:
+            futures = [pool.submit(self._run_one, plan) for plan in plans]
+            try:
+                return [future.result() for future in futures]
+            except KeyboardInterrupt:
+                self.stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                while wait(futures, timeout=0.2).not_done:
+                    self._kill_kernels()
+                raise
+
+    def _kill_kernels(self):
+        for kernel in list(self.kernels):
+            if kernel.provisioner is not None and kernel.provisioner.pid:
+                try:
+                    os.kill(kernel.provisioner.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+    def _run_one(self, plan):
+        print(f"{plan.name}: running, profile {plan.profile}", flush=True)
+        start = time.monotonic()
+        folder = paths.build() / plan.profile
+        work = error = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            work = Path(tempfile.mkdtemp(prefix=f"{plan.name}.", dir=folder))
+            self._execute(plan, work)
+            _publish(plan, work)
+            (folder / f"{plan.name}.ipynb").unlink(missing_ok=True)  # a broken one of an earlier run
+        except Exception as caught:
+            error = _explain(caught)
+        if error and work and (work / f"{plan.name}.ipynb").exists() and not self.stopped.is_set():
+            os.replace(work / f"{plan.name}.ipynb", folder / f"{plan.name}.ipynb")
+            error += f"\n  the notebook as far as it came: {folder / plan.name}.ipynb"
+        if work:
+            shutil.rmtree(work, ignore_errors=True)
+        seconds = time.monotonic() - start
+        if not self.stopped.is_set():
+            target = paths.results() / plan.profile / f"{plan.name}.ipynb"
+            after = f"FAILED after {seconds:.1f} s: {error}" if error else f"done in {seconds:.1f} s: {target}"
+            print(f"{plan.name}: {after}", file=sys.stderr if error else sys.stdout, flush=True)
+        return Outcome(plan, seconds, error)
+
+    def _execute(self, plan, work):
+        """Run the notebook in a kernel of its own; its standard error is shown as it comes."""
+        specs = _ThisInterpreter()
+        specs.results = work / "results"
+        kernel = AsyncKernelManager(
+            kernel_name="python3", kernel_spec_manager=specs, transport_encryption="auto"
+        )
+        self.kernels.add(kernel)
+        bar = {"desc": plan.name, "leave": False} if self.jobs == 1 and sys.stderr.isatty() else False
+        try:
+            papermill.execute_notebook(
+                plan.source, work / f"{plan.name}.ipynb", plan.parameters, kernel_name="python3", km=kernel,
+                progress_bar=bar, stderr_file=sys.stderr, start_timeout=120, coalesce_streams=True,
+            )
+        finally:
+            if kernel.has_kernel:
+                asyncio.run(kernel.shutdown_kernel(now=True))
+            self.kernels.discard(kernel)
+
+
+def _explain(error):
+    if isinstance(error, PapermillExecutionError):
+        return f"{error.ename}: {error.evalue}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _publish(plan, work):
+    """Put the results in their place: record and figures first, then the notebook that shows them."""
+    target = paths.results() / plan.profile
+    left = work / "results" / plan.profile
+    for file in sorted(left.rglob("*")):
+        if file.is_file():
+            paths.write_atomically(target / file.relative_to(left), file.read_bytes())
+    notebook = nbformat.read(work / f"{plan.name}.ipynb", as_version=4)
+    paths.write_atomically(target / f"{plan.name}.ipynb", nbformat.writes(strip(notebook)) + "\n")
+
+
+def strip(notebook):
+    """Drop from an executed notebook what differs between two runs that computed the same.
+
+    Times, folders and versions that papermill and Jupyter add go; so does standard error, which tells what the
+    caches held. The parameters stay.
+    """
+    notebook.metadata["papermill"] = {"parameters": notebook.metadata["papermill"]["parameters"]}
+    notebook.metadata.get("language_info", {}).pop("version", None)
+    for cell in notebook.cells:
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+        tags = cell.metadata.get("tags")
+        if tags == []:
+            del cell.metadata["tags"]
+        elif tags and "injected-parameters" in tags:
+            cell["id"] = "injected-parameters"
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return notebook
+
+
+def _usable_profile(name, own):
+    """The profile, or `smoke` in its place where its dataset cannot be had."""
+    dataset = own.get("dataset", load_profile(name).defaults.get("dataset"))
+    if name == "smoke" or dataset is None:
+        return name
+    try:
+        datasets.load(dataset)
+    except OSError as error:
+        print(f"{error}; running the profile smoke, on made dialogues, instead of {name}", flush=True)
+        return "smoke"
+    except ValueError as error:
+        raise Unusable(error) from error
+    return name
+
+
+def summarise(outcomes):
+    """One line a notebook: seconds, and the verdicts that its record holds."""
+    lines = [("notebook", "seconds", "verdicts")]
+    for outcome in outcomes:
+        record = paths.results() / outcome.plan.profile / f"{outcome.plan.name}.json"
+        verdicts = "FAILED"
+        if outcome.error is None:
+            rows = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.exists() else []
+            counts = collections.Counter(row["verdict"] for row in rows if row.get("verdict"))
+            verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "-"
+        lines.append((outcome.plan.name, f"{outcome.seconds:.1f}", verdicts))
+    width = max(len(line[0]) for line in lines)
+    return "\n".join(f"{name:{width}}  {seconds:>7}  {verdicts}" for name, seconds, verdicts in lines)
+
+
+def describe():
+    """All notebooks with title and parameters."""
+    lines = []
+    for name, source in sources().items():
+        first = nbformat.read(source, as_version=4).cells[0].source.partition("\n")[0]
+        lines.append(f"{name}: {first.lstrip('# ')}")
+        for parameter in read_parameters(source).values():
+            if parameter.name not in SET_BY_RUN:
+                stated = f"{parameter.name}: {parameter.type} = {parameter.default!r}"
+                lines.append(f"    {stated:40}  {parameter.help}".rstrip())
+    return "\n".join(lines)
+
+
+def _joined(arguments):
+    """`-p key value`, papermill's form, as `-p key=value`."""
+    given, joined = iter(arguments), []
+    for argument in given:
+        if argument == "-p":
+            pair = next(given, "")
+            if pair and "=" not in pair:
+                pair = f"{pair}={next(given, '')}"
+            joined += [argument, pair]
+        else:
+            joined.append(argument)
+    return joined
+
+
+def _read_arguments(arguments):
+    parser = argparse.ArgumentParser(prog="python -m earlib.run", description="Run notebooks of the paper headless.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="ids of notebooks, or all")
+    parser.add_argument("--profile", default="laptop", help="a file of notebooks/profiles (default: laptop)")
+    parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter; may be repeated")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
+    parser.add_argument("--list", action="store_true", help="show notebooks and their parameters")
+    options = parser.parse_args(_joined(arguments))
+    if not options.names and not options.list:
+        parser.error(f"name a notebook, or all; there are {', '.join(sources()) or 'none'}")
+    if options.jobs < 1:
+        parser.error("--jobs: expected 1 or more")
+    for pair in options.p:
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value):
+            parser.error(f"-p: expected key=value, got {pair!r}")
+    return options, dict(pair.split("=", 1) for pair in options.p)
+
+
+def main(arguments=None):
+    """Command line; returns the exit code: 0, 1 if a notebook failed, 2 for a bad request, 130 after Ctrl-C."""
+    options, own = _read_arguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if options.list:
+            print(describe())
+            return 0
+        return _run(options.names, options.profile, own, options.jobs)
+    except Unusable as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; older results are as they were", file=sys.stderr)
+        return 130
+
+
+def _run(names, profile, own, jobs):
+    plans = make_plans(names, profile, own)
+    if "all" in names:
+        usable = _usable_profile(profile, own)
+        if usable != profile:
+            plans = make_plans(names, usable, {key: own[key] for key in own if key != "dataset"})
+    outcomes = Runner(jobs).run(plans)
+    if "all" in names:
+        print(summarise(outcomes))
+    return 1 if any(outcome.error for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,332 @@
+"""The runner: what it refuses before running, where results go, and that nothing older is ever lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nbformat import v4
+
+from earlib import datasets, paths, run
+from earlib.datasets.download import Unavailable
+
+PARAMETERS = """\
+profile: str = "smoke"  # the profile it runs in
+name: str = "plain"  # the id its results get
+precision: float = 88.0  # target precision of the critic, %
+seeds: int = 3  # how many
+sizes: list[int] = [1, 2]  # slates
+reset: bool = False  # statistics
+encoder: str = "minilm"  # registry entry"""
+RECORD = """\
+import json
+from earlib import paths
+rows = [{"verdict": "agrees"}, {"verdict": "agrees"}, {"verdict": "differs"}, {"verdict": None}]
+paths.write_atomically(paths.results() / profile / f"{name}.json", json.dumps({"rows": rows, "precision": precision}))
+print(precision, sizes, reset, encoder)"""
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository with one notebook, `plain`, and one profile, `smoke`."""
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    for variable in ("EARLIB_RESULTS", "EARLIB_BUILD"):
+        monkeypatch.delenv(variable, raising=False)
+    write_notebook(tmp_path, "plain", RECORD)
+    write_profile(tmp_path, "title: Small\n")
+    return tmp_path
+
+
+def write_notebook(root, name, *cells, parameters=PARAMETERS):
+    python = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook = v4.new_notebook(metadata={"kernelspec": python, "language_info": {"name": "python"}})
+    notebook.cells = [
+        v4.new_markdown_cell(f"# The title of {name}\n\nText."),
+        v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}),
+        *map(v4.new_code_cell, cells),
+    ]
+    (root / "notebooks").mkdir(exist_ok=True)
+    nbformat.write(notebook, root / "notebooks" / f"{name}.ipynb")
+
+
+def write_profile(root, text, name="smoke"):
+    (root / "notebooks" / "profiles").mkdir(parents=True, exist_ok=True)
+    (root / "notebooks" / "profiles" / f"{name}.yaml").write_text(text)
+
+
+def outputs(path):
+    cells = nbformat.read(path, as_version=4).cells
+    return "".join(output.get("text", "") for cell in cells for output in cell.get("outputs", []))
+
+
+def plan(*pairs, name="plain"):
+    (made,) = run.make_plans([name], "smoke", dict(pair.split("=", 1) for pair in pairs))
+    return made
+
+
+def test_a_run_leaves_notebook_and_record_and_a_second_one_the_same_bytes(root, monkeypatch, tmp_path_factory):
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    folder = root / "results" / "smoke"
+    assert sorted(file.name for file in folder.iterdir()) == ["plain.ipynb", "plain.json"]
+    assert outputs(folder / "plain.ipynb") == "88.0 [1, 2] False minilm\n"
+    first = {file.name: file.read_bytes() for file in folder.iterdir()}
+    monkeypatch.setenv("EARLIB_BUILD", str(tmp_path_factory.mktemp("elsewhere")))
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == first
+
+
+def test_metadata_keeps_the_parameters_and_nothing_of_the_occasion(root):
+    write_notebook(root, "plain", "import sys\nprint(1)", "print(2, file=sys.stderr)\nprint(3)")
+    assert run.main(["plain", "--profile", "smoke", "-p", "seeds", "4"]) == 0
+    text = (root / "results" / "smoke" / "plain--seeds-4.ipynb").read_text()
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata["papermill"] == {
+        "parameters": {"profile": "smoke", "name": "plain--seeds-4", "seeds": 4}
+    }
+    assert "version" not in notebook.metadata.language_info
+    assert all(set(cell.metadata) <= {"tags"} for cell in notebook.cells)
+    assert outputs(root / "results" / "smoke" / "plain--seeds-4.ipynb") == "1\n3\n"
+    assert "duration" not in text and "_time" not in text and str(root) not in text
+
+
+def test_the_kernel_is_this_interpreter_whatever_kernels_the_user_has(root, monkeypatch):
+    foreign = root / "jupyter" / "kernels" / "python3"
+    foreign.mkdir(parents=True)
+    (foreign / "kernel.json").write_text('{"argv": ["/bin/false"], "display_name": "x", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(root / "jupyter"))
+    write_notebook(root, "plain", "import sys\nprint(sys.executable)")
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert outputs(root / "results" / "smoke" / "plain.ipynb") == f"{sys.executable}\n"
+
+
+def test_own_parameters_go_beside_the_committed_result(root):
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    committed = (root / "results" / "smoke" / "plain.json").read_bytes()
+    assert run.main(["plain", "--profile", "smoke", "-p", "precision", "70"]) == 0
+    own = json.loads((root / "results" / "smoke" / "plain--precision-70.json").read_text())
+    assert own["precision"] == 70
+    assert (root / "results" / "smoke" / "plain.json").read_bytes() == committed
+
+
+@pytest.mark.parametrize("pairs, name", [
+    (["precision=88"], "plain"),  # the profile's own value
+    (["precision=70.5", "seeds=5"], "plain--precision-70.5--seeds-5"),
+    (["sizes=[3,4]"], "plain--sizes-3+4"),
+    (["reset=true"], "plain--reset-True"),
+    (["encoder=no"], "plain--encoder-no"),
+])
+def test_names_of_own_results(root, pairs, name):
+    assert plan(*pairs).name == plan(*pairs).parameters["name"] == name
+    assert plan(*reversed(pairs)).name == name
+
+
+@given(st.lists(st.text(min_size=1), min_size=2, max_size=2, unique=True))
+def test_different_values_never_share_a_file_and_never_leave_the_folder(values):
+    slugs = [run._slug(value) for value in values]
+    assert slugs[0] != slugs[1]
+    assert all("/" not in slug and len(slug) < 80 for slug in slugs)
+
+
+@pytest.mark.parametrize("typed, value", [
+    ("precision=1e-3", 0.001), ("precision=70", 70.0), ("precision=.5", 0.5), ("seeds=-1", -1), ("sizes=[]", []),
+    ("sizes=[1, 2]", [1, 2]), ("reset=true", True), ("encoder=1e-3", "1e-3"), ("encoder=[a]", "[a]"),
+])
+def test_values_are_read_by_the_type_of_their_parameter(root, typed, value):
+    key = typed.partition("=")[0]
+    found = plan(typed).parameters[key]
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize("typed, expected", [
+    ("precision=yes", "expected float, got 'yes'"), ("precision=true", "expected float, got True"),
+    ("precision=[70]", "expected float"), ("precision=70 %", "expected float, got '70 %'"),
+    ("seeds=3.5", "expected int, got 3.5"), ("seeds=null", "expected int, got None"), ("sizes=3", "expected list[int]"),
+    ("sizes=[1, x]", "expected list[int], got [1, 'x']"), ("reset=no", "expected bool, got 'no'"),
+    ("sizes=[1", "not valid YAML"), ("precison=70", "did you mean 'precision'"), ("q=70", "known: encoder, precision"),
+    ("profile=laptop", "use --profile"), ("name=x", "set by the run itself"),
+])
+def test_wrong_parameters_are_refused_before_anything_runs(root, capsys, typed, expected):
+    assert run.main(["plain", "--profile", "smoke", "-p", typed]) == 2
+    message = capsys.readouterr().err
+    assert expected in message and message.count("\n") == 1
+    assert typed.partition("=")[0] in message
+    assert not (root / "build").exists() and not (root / "results").exists()
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["plian"], "unknown notebook 'plian', did you mean 'plain'"),
+    (["plain", "--profile", "smok"], "unknown profile 'smok', did you mean 'smoke'"),
+])
+def test_unknown_names_come_with_the_near_ones(root, capsys, arguments, expected):
+    assert run.main([*arguments, *([] if "--profile" in arguments else ["--profile", "smoke"])]) == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["plain", "-p", "precision"], ["plain", "-p"], [], ["plain", "--jobs", "0"]])
+def test_incomplete_commands_say_how_they_go(root, capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        run.main(arguments)
+    assert stopped.value.code == 2
+    assert "usage: python -m earlib.run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("title: x\ndefaults: {precision: no}\n", "smoke.yaml: defaults: precision"),
+    ("title: x\ndefaults: {encoder: 5}\n", "expected str, got 5"),
+    ("title: x\ndefaults: {sedes: 5}\n", "did you mean 'seeds'"),
+    ("title: x\nnotebooks: {plain: {seeds: '3'}}\n", "smoke.yaml: notebooks.plain: seeds (how many): expected int"),
+    ("title: x\nnotebooks: {plian: {seeds: 3}}\n", "did you mean 'plain'"),
+    ("title: x\nnotebooks: {plain: {sedes: 3}}\n", "did you mean 'seeds'"),
+    ("title: x\ndefaults: {name: y}\n", "defaults: name is set by the run itself"),
+    ("defaults: {seeds: 3}\n", "smoke.yaml: title: Field required"),
+    ("title: x\ndefault: {seeds: 3}\n", "smoke.yaml: default: Extra inputs"),
+    ("title: [x\n", "smoke.yaml: not valid YAML"), ("", "smoke.yaml: the whole file"),
+])
+def test_a_malformed_profile_is_named_with_file_and_field(root, capsys, text, expected):
+    write_profile(root, text)
+    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_profile_gives_defaults_to_those_that_have_them_and_single_notebooks_their_own(root):
+    write_notebook(root, "short", "1", parameters='profile: str = ""\nname: str = ""\nseeds: int = 1')
+    write_profile(root, "title: x\ndefaults: {seeds: 5, precision: 7e1}\nnotebooks: {plain: {seeds: 6}, short:}\n")
+    assert plan().parameters == {"profile": "smoke", "name": "plain", "seeds": 6, "precision": 70.0}
+    assert plan(name="short").parameters == {"profile": "smoke", "name": "short", "seeds": 5}
+    both = run.make_plans(["all"], "smoke", {"precision": "80"})
+    assert [made.name for made in both] == ["plain--precision-80", "short"]
+
+
+@pytest.mark.parametrize("parameters", [
+    'profile: str = ""\nname: str = ""\nseeds = 3',  # no type
+    'profile: str = ""\nname: str = ""\nseeds: int = 3.5',
+    'profile: str = ""\nseeds: int = 3',  # no name
+])
+def test_a_parameters_cell_that_cannot_be_checked_is_refused(root, capsys, parameters):
+    write_notebook(root, "plain", "1", parameters=parameters)
+    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert "plain.ipynb" in capsys.readouterr().err
+
+
+def test_a_failing_cell_keeps_the_old_result_and_the_broken_notebook(root, capsys):
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
+    write_notebook(root, "plain", RECORD.replace("agrees", "changed"), "print('so far')\nraise ValueError('K > 3')")
+    assert run.main(["plain", "--profile", "smoke"]) == 1
+    assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == old
+    broken = root / "build" / "smoke" / "plain.ipynb"
+    assert "so far" in outputs(broken)
+    assert list(broken.parent.iterdir()) == [broken]
+    message = capsys.readouterr().err
+    assert "ValueError: K > 3" in message and str(broken) in message
+    write_notebook(root, "plain", RECORD)
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert not broken.exists()
+
+
+def test_a_kernel_that_dies_is_a_failure(root, capsys):
+    write_notebook(root, "plain", "import os\nos._exit(1)")
+    assert run.main(["plain", "--profile", "smoke"]) == 1
+    assert "DeadKernelError" in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_written_are_a_failure_and_the_notebook_is_kept(root, capsys):
+    (root / "results").write_text("a file where the folder should be")
+    assert run.main(["plain", "--profile", "smoke"]) == 1
+    assert "cannot write" in capsys.readouterr().err
+    assert (root / "build" / "smoke" / "plain.ipynb").exists()
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_all_goes_on_after_a_failure_and_sums_up(root, capsys, jobs):
+    write_notebook(root, "broken", "1 / 0")
+    assert run.main(["all", "--profile", "smoke", "--jobs", jobs]) == 1
+    *_, head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["notebook", "seconds", "verdicts"]
+    assert first.split()[0::2] == ["broken", "FAILED"]
+    assert second.split()[0] == "plain" and second.endswith("2 agrees, 1 differs")
+
+
+def test_all_runs_smoke_when_the_data_cannot_be_had(root, monkeypatch, capsys):
+    def load(name):
+        raise Unavailable(f"{name}: no connection to the publisher")
+
+    monkeypatch.setattr(datasets, "load", load)
+    parameters = PARAMETERS + '\ndataset: str = "toy"'
+    write_notebook(root, "plain", "print(profile, dataset)", parameters=parameters)
+    write_profile(root, "title: Real\ndefaults: {dataset: locomo}\n", "laptop")
+    assert run.main(["all"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert "locomo: no connection to the publisher" in line and "smoke" in line
+    assert outputs(root / "results" / "smoke" / "plain.ipynb") == "smoke toy\n"
+    assert not (root / "results" / "laptop").exists()
+
+
+def test_list_shows_titles_and_parameters(root, capsys):
+    assert run.main(["--list"]) == 0
+    shown = capsys.readouterr().out
+    assert "plain: The title of plain" in shown
+    assert "precision: float = 88.0" in shown and "target precision of the critic, %" in shown
+
+
+def start(root, *arguments):
+    environment = {key: value for key, value in os.environ.items() if key not in ("EARLIB_RESULTS", "EARLIB_BUILD")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "earlib.run", "plain", "--profile", "smoke", *arguments],
+        env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(run.__file__).parent.parent, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
+
+
+def wait_until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def gone(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    state = Path(f"/proc/{process}/stat")  # a zombie that nobody waits for has ended too
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize("sent, code", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_run_cut_short_leaves_the_old_result_no_kernel_and_can_be_repeated(root, sent, code):
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
+    pid = root / "pid"
+    hang = f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
+    write_notebook(root, "plain", RECORD.replace("agrees", "changed"), hang)
+    process = start(root)
+    wait_until(lambda: pid.exists() and pid.read_text())
+    process.send_signal(sent)
+    _, message = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert sent != signal.SIGINT or "interrupted" in message and "Traceback" not in message
+    wait_until(lambda: gone(int(pid.read_text())))
+    assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == old
+    write_notebook(root, "plain", RECORD)
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    again = (root / "results" / "smoke" / "plain.json").read_bytes()
+    assert again == old["plain.json"]
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(root):
+    processes = [start(root, "-p", f"seeds={seeds}") for seeds in (4, 5)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0]
+    for process in processes:
+        process.communicate()
+    names = {file.name for file in (root / "results" / "smoke").iterdir()}
+    assert names == {f"plain--seeds-{seeds}.{kind}" for seeds in (4, 5) for kind in ("ipynb", "json")}
