@@ -4,7 +4,7 @@ Where the paper can be read in two ways, both readings are named values of one f
 its `Literal`.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -92,3 +92,24 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         if self.slate_size > self.depth:
             raise ValueError(f"slate_size (s = {self.slate_size}) exceeds depth (K = {self.depth})")
         return self
+
+
+class Variant(NamedTuple):
+    """A row of the paper's tables: a configuration, whether it learns, and how it answers."""
+
+    title: str
+    changes: dict  # of Config's defaults
+    learns: bool = True
+    explorer: bool = False  # Explorer-assisted inference, which asks the critic
+
+
+_RMM = {"training_slates": "gumbel"}
+VARIANTS = {
+    "retriever": Variant("Only Retriever", {}, learns=False),
+    "rmm": Variant("Reranker + RL Update", {**_RMM, "replay_size": 0}),
+    "explorer_training": Variant("+ Only Explorer during training", {"replay_size": 0}),
+    "buffer_training": Variant("+ Only Experience Buffer during training", _RMM),
+    "ear_adapter": Variant("EAR w/o Explorer at test time", {}),
+    "explorer_test": Variant("Only Explorer at test time", {}, learns=False, explorer=True),
+    "ear": Variant("EAR", {}, explorer=True),
+}

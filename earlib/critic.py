@@ -36,7 +36,7 @@ class SimulatedCritic:
     gold : torch.Tensor
         Which candidates of each query are gold, `[N, K]` bool.
     calibration : torch.Tensor, optional
-        For `errors = "global"`: query numbers whose retriever slates fix the one rate for all slates.
+        For `errors = "global"`: query numbers, `[R, N]`, whose retriever slates fix a replica's one rate for all.
     """
 
     def __init__(self, config, gold, calibration=None):
@@ -44,8 +44,8 @@ class SimulatedCritic:
         self.recall, self.precision = config.recall / 100, config.precision / 100
         self.rate = None
         if config.errors == "global":
-            hits = gold[calibration][..., : config.slate_size].double()
-            self.rate = false_positive_rate(hits.sum(), (1 - hits).sum(), self.recall, self.precision).item()
+            hits = gold[calibration][..., : config.slate_size].double().flatten(1)
+            self.rate = false_positive_rate(hits.sum(1), (1 - hits).sum(1), self.recall, self.precision)[:, None, None]
 
     def __call__(self, queries, slates, uniforms):
         """Cite the memories of each slate; every citation can be read."""

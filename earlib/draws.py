@@ -30,7 +30,7 @@ def generator(seed, purpose):
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose),)))
 
 
-def draw(config, seeds, order, depth, queries, purpose="train", device="cpu"):
+def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
     """Draw all that a pass over some queries needs.
 
     Parameters

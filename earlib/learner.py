@@ -6,7 +6,6 @@ R replicas learn side by side, each with its own adapter, order of queries and r
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from earlib import draws
 from earlib.adapter import Adapter, gram
@@ -47,11 +46,10 @@ class Learner:
         self.config, self.critic, self.seeds = config, critic, tuple(seeds)
         self.dtype, self.device = dtype, candidates.bank.device
         self.query, self.bank, self.index = candidates.query.to(dtype), candidates.bank.to(dtype), candidates.index
-        self.unit = F.normalize(self.query, dim=-1)
         R, d = len(self.seeds), self.query.shape[1]
         self.adapter = Adapter(R, d, config.normalise, self._start(d), dtype, self.device)
         self.rounds = config.rounds if config.training_slates == "explorer" else 1
-        self.buffer = ExperienceBuffer(config, R, self.index.shape[1], d, self.rounds, dtype, self.device)
+        self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], self.rounds)
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         self.optimizer = kinds[config.optimizer](self.adapter.parameters, lr=config.learning_rate, fused=True)
 
@@ -77,7 +75,8 @@ class Learner:
             After each update.
         """
         if uniforms is None:
-            uniforms = draws.draw(self.config, self.seeds, order, self.index.shape[1], len(self.query), device=self.device)
+            K = self.index.shape[1]
+            uniforms = draws.draw(self.config, self.seeds, order, K, len(self.query), "train", self.device)
         for start in range(0, order.shape[1], self.config.batch_size):
             stop = min(start + self.config.batch_size, order.shape[1])
             yield self._update(order[:, start:stop], uniforms.part(start, stop))
@@ -86,12 +85,11 @@ class Learner:
         scores, adapted, length = self._score(queries)
         exploration, noise = self._explore(queries, scores.detach(), adapted, length, uniforms)
         past = self.buffer.size
-        unit = self.unit[queries]
-        self.buffer.add(queries, unit, exploration.shown, exploration.cited)
+        self.buffer.add(queries, exploration.shown, exploration.cited)
         current = self._current_loss(scores, exploration, noise)
-        replayed, slates, replay = self._replay_loss(unit, past, uniforms)
+        replayed, slates, replay = self._replay_loss(queries, past, uniforms)
         self.optimizer.zero_grad()
-        (current + self.config.replay_weight * replay).sum().backward()  # replicas do not touch: their sum is each's own
+        (current + self.config.replay_weight * replay).sum().backward()  # replicas share nothing: the sum is safe
         self.optimizer.step()
         return Step(self.buffer.size, exploration, replayed, slates, current.detach(), replay.detach())
 
@@ -124,15 +122,15 @@ class Learner:
         terms = log_p.flatten(2), exploration.citations.flatten(2), exploration.readable.flatten(2)
         return ranking_loss(*terms, self.config.baseline).mean(-1)
 
-    def _replay_loss(self, unit, past, uniforms):
+    def _replay_loss(self, queries, past, uniforms):
         """Choose experiences, draw their slates with the current adapter, L_rep (Eq. 16; Algorithm 3, 14-22)."""
-        R, Q, _ = unit.shape
+        R, Q = queries.shape
         if not self.config.replay_size or not past + self.config.replay_current:
             return None, None, torch.zeros(R, dtype=self.dtype, device=self.device)
-        positions = self.buffer.choose(unit, past, uniforms.choice)
+        positions = self.buffer.choose(queries, past, uniforms.choice)
         count = positions.shape[-1]
-        queries, rewards, observed = self.buffer.recall(positions)
-        scores = self._score(queries.flatten(1))[0].view(R, Q, count, -1)
+        replayed, rewards, observed = self.buffer.recall(positions)
+        scores = self._score(replayed.flatten(1))[0].view(R, Q, count, -1)
         slates, noise = self._replay_slates(scores.detach(), observed, uniforms, count)
         counted = torch.ones_like(slates, dtype=torch.bool)
         if self.config.unseen == "left out":
@@ -184,7 +182,7 @@ class Learner:
         noisy = config.test_noise and not explorer
         if uniforms is None and (explorer or noisy):
             K = self.index.shape[1]
-            uniforms = draws.draw(config, self.seeds, queries, K, len(self.query), "test", device=self.device)
+            uniforms = draws.draw(config, self.seeds, queries, K, len(self.query), "test", self.device)
         scores, adapted, length = self._score(queries)
         if not explorer:
             return best(scores + gumbel(uniforms.slate).to(self.dtype) if noisy else scores, config.slate_size)

@@ -1,6 +1,7 @@
 """Experience Buffer (Eqs. 11 to 16): past queries with their citations, and which of them to replay."""
 
 import torch
+import torch.nn.functional as F
 
 from earlib.ranking import best
 
@@ -14,36 +15,32 @@ class ExperienceBuffer:
     Parameters
     ----------
     config : Config
-    replicas, depth, dimension : int
-        R, K and d.
-    rounds : int
-        T, for citations averaged over rounds (Algorithm 1).
-    dtype, device
-        Of the embeddings.
+    query : torch.Tensor
+        Embeddings of all queries before the adapter, `[N, d]`.
+    replicas, depth, rounds : int
+        R, K and T.
     """
 
-    def __init__(self, config, replicas, depth, dimension, rounds, dtype=torch.float32, device="cpu"):
+    def __init__(self, config, query, replicas, depth, rounds):
         self.config, self.rounds, self.size = config, rounds, 0
-        floats = {"dtype": dtype, "device": device}
-        self.queries = torch.zeros(replicas, 0, dtype=torch.int64, device=device)
-        self.unit = torch.zeros(replicas, 0, dimension, **floats)
+        floats = {"dtype": query.dtype, "device": query.device}
+        self.unit = F.normalize(query.double(), dim=-1)
+        self.queries = torch.zeros(replicas, 0, dtype=torch.int64, device=query.device)
         self.shown = torch.zeros(replicas, 0, depth, **floats)
         self.cited = torch.zeros(replicas, 0, depth, **floats)
         self.reward = torch.zeros(replicas, 0, **floats)
 
-    def add(self, queries, unit, shown, cited):
+    def add(self, queries, shown, cited):
         """Store one experience a query (Algorithm 3, line 13).
 
         Parameters
         ----------
         queries : torch.Tensor
             Query numbers, `[R, Q]`.
-        unit : torch.Tensor
-            Query embeddings before the adapter, of unit length, `[R, Q, d]`.
         shown, cited : torch.Tensor
             `[R, Q, K]`.
         """
-        new = {"queries": queries, "unit": unit, "shown": shown, "cited": cited, "reward": self._reward(shown, cited)}
+        new = {"queries": queries, "shown": shown, "cited": cited, "reward": self._reward(shown, cited)}
         start, self.size = self.size, self.size + queries.shape[1]
         for name, values in new.items():
             stored = getattr(self, name)
@@ -59,13 +56,13 @@ class ExperienceBuffer:
         observed = (shown > 0).to(shown.dtype)
         return ((cited / over).sum(-1) / observed.sum(-1).clamp(min=1)).round(decimals=9)
 
-    def choose(self, unit, past, uniforms=None):
+    def choose(self, queries, past, uniforms=None):
         """Choose what each query of the newest batch replays (Eq. 15; Appendix B.2).
 
         Parameters
         ----------
-        unit : torch.Tensor
-            The batch's query embeddings before the adapter, of unit length, `[R, Q, d]`.
+        queries : torch.Tensor
+            Query numbers of the batch, `[R, Q]`.
         past : int
             Experiences stored before the batch: queries that share an update do not replay each other.
         uniforms : torch.Tensor, optional
@@ -76,28 +73,25 @@ class ExperienceBuffer:
         torch.Tensor
             Positions in the buffer, `[R, Q, n]`, n = min(B, pool): as many as there are until B.
         """
-        R, Q, _ = unit.shape
-        own = past + torch.arange(Q, device=unit.device).view(1, Q, 1)
+        own = past + torch.arange(queries.shape[1], device=queries.device)[None, :, None]
         pool = past + self.config.replay_current
         count = min(self.config.replay_size, pool)
         if self.config.replay_choice == "random":
             column = _without_replacement(uniforms[..., :count], pool)
         else:
-            keys = self._similarity(unit, past) if self.config.replay_choice == "similarity" else -self.reward[
-                :, None, :past
-            ].expand(R, Q, past)
-            if self.config.replay_current:
-                keys = torch.cat([keys, self._own_keys(unit, past)], -1)
-            column = best(keys, count)
+            known, itself = self._keys(queries, past)
+            column = best(torch.cat([known, itself], -1) if self.config.replay_current else known, count)
         return torch.where(column < past, column, own)
 
-    def _similarity(self, unit, past):
-        return unit @ self.unit[:, :past].mT
-
-    def _own_keys(self, unit, past):
-        if self.config.replay_choice == "similarity":
-            return unit.square().sum(-1, keepdim=True)
-        return -self.reward[:, past : past + unit.shape[1], None]
+    def _keys(self, queries, past):
+        """What the choice ranks by: of each past experience, `[R, Q, past]`, and of the query's own, `[R, Q, 1]`."""
+        R, Q = queries.shape
+        if self.config.replay_choice == "reward":
+            return -self.reward[:, None, :past].expand(R, Q, past), -self.reward[:, past : past + Q, None]
+        similarity = (self.unit[queries.flatten()] @ self.unit.T).view(R, Q, -1)
+        similarity = similarity.round(decimals=9)  # the same query asked again ties, however the product was summed
+        known = self.queries[:, None, :past].expand(R, Q, past)
+        return similarity.gather(-1, known), similarity.gather(-1, queries[..., None])
 
     def recall(self, positions):
         """Look experiences up.

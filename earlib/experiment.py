@@ -1,0 +1,286 @@
+"""A run: dataset x encoder x configuration x seeds, all seeds side by side, cached by content."""
+
+import hashlib
+import io
+import json
+import warnings
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import BaseModel, Field
+
+from earlib import candidates as first_stage
+from earlib import datasets, draws, evaluate, paths
+from earlib.config import VARIANTS, Config
+from earlib.critic import SimulatedCritic
+from earlib.learner import Learner
+
+CORE = (
+    "adapter", "candidates", "config", "critic", "draws", "evaluate", "experiment", "explorer", "learner", "objective",
+    "ranking", "replay",
+)  # a change in any of these makes every cached run stale
+TRAINED_SHARE = 0.8
+
+
+class Setting(BaseModel, frozen=True, extra="forbid"):
+    """What a system is run on.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        For an unknown name, a wrong type, or a value out of range.
+    """
+
+    dataset: str = Field("locomo", description="benchmark")
+    encoder: str = Field("minilm", description="frozen encoder")
+    store: Literal["dialogue", "observation", "both"] = Field("dialogue", description="memories that can be retrieved")
+    split: Literal["random", "conversation"] = Field("random", description="how questions are kept for evaluation")
+    seeds: int = Field(3, description="seeds 0 to seeds - 1", ge=1)
+    captions: bool = Field(True, description="the text of a turn tells the caption of the picture shared in it")
+    dates: bool = Field(False, description="the text of a turn begins with its date")
+    train_queries: int | None = Field(None, description="training queries seen; all if None", ge=1)
+    epochs: int = Field(1, description="passes over the training queries", ge=1)
+    evaluate_every: int | None = Field(None, description="training queries between evaluations; None: at the end", ge=1)
+
+
+class Run(NamedTuple):
+    """What a configuration reached; values between 0 and 1, NaN for questions without gold memories."""
+
+    seen: np.ndarray  # [P] training queries (times epochs) before each evaluation; the first is 0
+    queries: np.ndarray  # [R, E] numbers of the evaluation questions
+    adapter: np.ndarray  # [P, 3, R, E] adapter-only inference, measures as in evaluate.MEASURES
+    explorer: np.ndarray  # [3, R, E] Explorer-assisted inference with the final adapter
+    untrained_explorer: np.ndarray  # [3, R, E] and with the adapter before training
+
+
+@lru_cache(maxsize=8)
+def benchmark(dataset, captions=True, dates=False):
+    """The benchmark of a setting, loaded once."""
+    return datasets.load(dataset, captions=captions, dates=dates)
+
+
+@lru_cache(maxsize=8)
+def candidates(dataset, encoder, depth, store="dialogue", captions=True, dates=False):
+    """First-stage candidates of a setting, retrieved once."""
+    return first_stage.retrieve(benchmark(dataset, captions, dates), encoder, depth, store)
+
+
+def _candidates(setting, depth):
+    return candidates(setting.dataset, setting.encoder, depth, setting.store, setting.captions, setting.dates)
+
+
+def split(scopes, setting, seed):
+    """Training and evaluation questions of one seed.
+
+    Seed i takes `numpy.random.default_rng(i)`. Random: its permutation of the questions, the first 80 % to train,
+    in that order. By conversation: its choice of a fifth of the conversations to evaluate; the questions of the
+    others, permuted, to train. A later epoch permutes the training questions anew.
+
+    Parameters
+    ----------
+    scopes : sequence of str
+        The conversation of each question.
+    setting : Setting
+    seed : int
+
+    Returns
+    -------
+    train, evaluation : numpy.ndarray
+        Question numbers, those to train in the order of training.
+    """
+    names, scope = np.unique(np.asarray(scopes), return_inverse=True)
+    rng = np.random.default_rng(seed)
+    if setting.split == "random":
+        order = rng.permutation(len(scope))
+        cut = int(TRAINED_SHARE * len(scope))
+        learned, kept = order[:cut], order[cut:]
+    else:
+        held_out = rng.choice(len(names), max(1, round((1 - TRAINED_SHARE) * len(names))), replace=False)
+        is_kept = np.isin(scope, held_out)
+        learned, kept = rng.permutation(np.flatnonzero(~is_kept)), np.flatnonzero(is_kept)
+    learned = learned[: setting.train_queries]
+    return np.concatenate([learned, *(rng.permutation(learned) for _ in range(setting.epochs - 1))]), kept
+
+
+def run(setting, config):
+    """Train and evaluate one configuration with all seeds of a setting; served from the cache if it ran before.
+
+    Parameters
+    ----------
+    setting : Setting
+    config : Config
+
+    Returns
+    -------
+    Run
+    """
+    found = _candidates(setting, config.depth)
+    path = paths.cache() / "runs" / f"{_key(setting, config, found)}.npz"
+    cached = _load(path)
+    if cached is not None:
+        return cached
+    groups = {}  # seeds whose splits have the same sizes run side by side
+    for seed in range(setting.seeds):
+        train, evaluation = split(found.scopes, setting, seed)
+        groups.setdefault((len(train), len(evaluation)), []).append((seed, train, evaluation))
+    parts = {}
+    for group in groups.values():
+        seeds, train, evaluation = zip(*group, strict=True)
+        finished = _run_group(setting, config, found, seeds, np.stack(train), np.stack(evaluation))
+        parts |= dict(zip(seeds, finished, strict=True))
+    result = _merge([parts[seed] for seed in range(setting.seeds)])
+    _store(path, result)
+    return result
+
+
+def _run_group(setting, config, found, seeds, train, evaluation):
+    """Runs of several seeds whose splits have the same sizes; a Run with R = 1 for each."""
+    order, kept = torch.from_numpy(train), torch.from_numpy(evaluation)
+    critic = SimulatedCritic(config, found.gold, calibration=order if config.errors == "global" else None)
+    learner = Learner(config, found, critic, seeds)
+    noise = draws.draw(config, seeds, kept, config.depth, len(found.query), "test")
+
+    def score(explorer=False):
+        return evaluate.measure(found, kept, learner.retrieve(kept, explorer, noise))
+
+    seen, adapter, untrained_explorer = [0], [score()], score(explorer=True)
+    for step in learner.train(order):
+        at_end = step.seen == order.shape[1]
+        if at_end or setting.evaluate_every and step.seen % setting.evaluate_every == 0:
+            seen.append(step.seen)
+            adapter.append(score())
+    explorer = score(explorer=True)
+    return [
+        Run(np.array(seen), evaluation[[r]], np.stack(adapter)[:, :, [r]], explorer[:, [r]], untrained_explorer[:, [r]])
+        for r in range(len(seeds))
+    ]
+
+
+def _merge(runs):
+    """One Run of several seeds; where they evaluate different numbers of questions, NaN fills up the shorter."""
+    points = min(len(run.seen) for run in runs)
+    width = max(run.queries.shape[1] for run in runs)
+    last = [[*range(points - 1), len(run.seen) - 1] for run in runs]  # the last evaluation is that at the end
+
+    def filled(values, missing):
+        return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, width - values.shape[-1])], constant_values=missing)
+
+    return Run(
+        runs[0].seen[last[0]],
+        np.concatenate([filled(run.queries, -1) for run in runs]),
+        np.concatenate([filled(run.adapter[at], np.nan) for run, at in zip(runs, last, strict=True)], axis=2),
+        np.concatenate([filled(run.explorer, np.nan) for run in runs], axis=1),
+        np.concatenate([filled(run.untrained_explorer, np.nan) for run in runs], axis=1),
+    )
+
+
+def _key(setting, config, found):
+    """Everything that a run depends on; equal keys mean equal runs."""
+    core = hashlib.sha256()
+    for module in CORE:
+        core.update((Path(__file__).parent / f"{module}.py").read_bytes())
+    inputs = {
+        "setting": setting.model_dump(),
+        "config": config.model_dump(),
+        "candidates": found.fingerprint(),
+        "core": core.hexdigest(),
+        "torch": torch.__version__,
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def _store(path, result):
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **result._asdict())
+    try:
+        paths.write_atomically(path, buffer.getvalue())
+    except OSError as error:  # a cache that cannot be written must not lose the run
+        warnings.warn(f"the run is not cached: {error}", stacklevel=2)
+
+
+def _load(path):
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return Run(**{name: stored[name] for name in Run._fields})
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        warnings.warn(f"cached run {path} cannot be read ({error}); it is computed again", stacklevel=2)
+        return None
+
+
+def run_variant(setting, name, **changes):
+    """Run one of the paper's variants.
+
+    Parameters
+    ----------
+    setting : Setting
+    name : str
+        A key of `config.VARIANTS`.
+    **changes
+        Hyper-parameters that differ from the paper's defaults.
+
+    Returns
+    -------
+    values : numpy.ndarray
+        Final values, `[3, R, E]`, measures as in `evaluate.MEASURES`.
+    queries : numpy.ndarray
+        Numbers of the evaluation questions, `[R, E]`.
+    """
+    variant = VARIANTS[name]
+    result = run(setting, Config(**{**variant.changes, **changes}))
+    if not variant.learns:
+        return (result.untrained_explorer if variant.explorer else result.adapter[0]), result.queries
+    return (result.explorer if variant.explorer else result.adapter[-1]), result.queries
+
+
+def run_control(setting, calls, **changes):
+    """Run the equal-call control: no adapter, no bandit, the same critic (`evaluate.equal_calls`).
+
+    Parameters and result as in `run_variant`; `calls` is the number of critic calls a question.
+    """
+    config = Config(**{**changes, "rounds": calls})
+    found = _candidates(setting, config.depth)
+    parts = []
+    for seed in range(setting.seeds):
+        train, evaluation = (torch.from_numpy(part)[None] for part in split(found.scopes, setting, seed))
+        critic = SimulatedCritic(config, found.gold, calibration=train)
+        noise = draws.draw(config, (seed,), evaluation, config.depth, len(found.query), "test")
+        slates = evaluate.equal_calls(config, found, critic, evaluation, calls, noise)
+        values = evaluate.measure(found, evaluation, slates)
+        parts.append(Run(np.zeros(1), evaluation.numpy(), values[None], values, values))
+    merged = _merge(parts)
+    return merged.explorer, merged.queries
+
+
+def rows(setting, variant, values, queries, against=None, **keys):
+    """Rows of a record: one a measure, with interval, and the paired difference to another variant.
+
+    Parameters
+    ----------
+    setting : Setting
+    variant : str
+    values, queries : numpy.ndarray
+        As `run_variant` returns them.
+    against : numpy.ndarray, optional
+        Values of the variant to compare with, on the same questions.
+    **keys
+        Further keys of the rows.
+
+    Returns
+    -------
+    list of dict
+    """
+    made = []
+    for measure, of_measure in zip(evaluate.MEASURES, range(len(values)), strict=True):
+        row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
+        row |= {"metric": measure, **keys, **evaluate.summary(values[of_measure], queries)}
+        if against is not None:
+            gap = evaluate.difference(values[of_measure], against[of_measure], queries)
+            row |= {"difference": gap["measured"], "difference_low": gap["low"], "difference_high": gap["high"]}
+        made.append(row)
+    return made

@@ -1,0 +1,243 @@
+"""The batched core against the plain transcription of the paper, along whole trajectories."""
+
+from types import SimpleNamespace
+
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from earlib import draws
+from earlib.adapter import Adapter
+from earlib.config import VARIANTS, Config
+from earlib.critic import SimulatedCritic
+from earlib.learner import Learner
+
+SMALL = {"depth": 8, "slate_size": 3, "rounds": 3, "replay_size": 3, "batch_size": 2, "learning_rate": 0.02}
+OPTIONS = {
+    "EAR": {},
+    "RMM": VARIANTS["rmm"].changes,
+    "only the Explorer": VARIANTS["explorer_training"].changes,
+    "only the buffer": VARIANTS["buffer_training"].changes,
+    "printed step": {"optimizer": "sgd", "learning_rate": 0.001},
+    "large step": {"optimizer": "sgd", "learning_rate": 3.0},
+    "normal start": {"init": "normal"},
+    "four queries an update": {"batch_size": 4},
+    "one query an update": {"batch_size": 1},
+    "unequal last batch": {"batch_size": 3},
+    "not normalised": {"normalise": False},
+    "RMM, not normalised": {**VARIANTS["rmm"].changes, "normalise": False},
+    "noisy p": {"likelihood": "noisy"},
+    "RMM, noisy p": {**VARIANTS["buffer_training"].changes, "likelihood": "noisy"},
+    "Plackett-Luce": {"likelihood": "plackett-luce"},
+    "RMM, Plackett-Luce": {**VARIANTS["buffer_training"].changes, "likelihood": "plackett-luce"},
+    "statistics reset": {"statistics": "reset"},
+    "slate after round T": {"test_slate": "after"},
+    "citations over T": {"aggregate": "rounds", "replay_choice": "reward"},
+    "unseen left out": {"unseen": "left out"},
+    "unseen left out, one short round": {"unseen": "left out", "rounds": 1, "diversity": 0.0, "exploration": 0.0},
+    "scaled replay": {"replay_slate": "scaled"},
+    "softmax replay": {"replay_slate": "softmax"},
+    "reward replay": {"replay_choice": "reward"},
+    "random replay": {"replay_choice": "random"},
+    "replay with the current query": {"replay_current": True},
+    "reward replay with the current query": {"replay_current": True, "replay_choice": "reward"},
+    "random replay with the current query": {"replay_current": True, "replay_choice": "random"},
+    "RMM, noise at test time": {**VARIANTS["rmm"].changes, "test_noise": True},
+    "global false positives": {"errors": "global"},
+    "persistent errors": {"errors": "persistent"},
+    "no diversity": {"diversity": 0.0},
+    "no exploration": {"exploration": 0.0},
+    "poor critic": {"precision": 40.0, "recall": 60.0},
+    "one round": {"rounds": 1},
+    "deep replay": {"replay_size": 7, "replay_weight": 0.3},
+}
+
+
+def problem(seed, queries=30, memories=60, depth=8, width=8, dtype=torch.float64):
+    """Random unit embeddings; candidates overlap between queries, and some queries have no gold."""
+    rng = torch.Generator().manual_seed(seed)
+    bank = torch.nn.functional.normalize(torch.randn(memories, width, generator=rng, dtype=dtype), dim=-1)
+    query = torch.nn.functional.normalize(torch.randn(queries, width, generator=rng, dtype=dtype), dim=-1)
+    index = torch.stack([torch.randperm(memories, generator=rng)[:depth] for _ in range(queries)])
+    gold = torch.rand(queries, depth, generator=rng) < 0.2
+    return SimpleNamespace(query=query, bank=bank, index=index, gold=gold)
+
+
+def orders(seeds, queries, length):
+    """Every query comes several times, in an order of its own for each seed."""
+    return torch.stack([torch.randint(queries, (length,), generator=torch.Generator().manual_seed(s)) for s in seeds])
+
+
+def named(uniforms, replica):
+    """One replica's uniforms under the reference's names."""
+    return {f"u_{name}": u[replica] for name, u in uniforms._asdict().items() if u is not None}
+
+
+def both(config, found, seeds, order, readable=None):
+    """Train core and reference on the same numbers; the core's steps and the reference's trajectories."""
+    critic = SimulatedCritic(config, found.gold, calibration=order if config.errors == "global" else None)
+    asked = critic if readable is None else Unreadable(critic, readable, config.batch_size)
+    learner = Learner(config, found, asked, seeds, found.bank.dtype)
+    uniforms = draws.draw(config, seeds, order, found.index.shape[1], len(found.query), "train")
+    start = [[W[r].detach().clone() for W in learner.adapter.parameters] for r in range(len(seeds))]
+    rates = critic.rate.flatten().tolist() if config.errors == "global" else [None] * len(seeds)
+    steps = []
+    for step in learner.train(order, uniforms):
+        gradients = [W.grad.clone() for W in learner.adapter.parameters]
+        steps.append((step, gradients, [W.detach().clone() for W in learner.adapter.parameters]))
+    plain = [
+        reference.train(
+            config, found.query, found.bank[found.index], found.gold, order[r].tolist(), named(uniforms, r), *start[r],
+            global_rate=rates[r], readable=None if readable is None else readable[r],
+        )
+        for r in range(len(seeds))
+    ]
+    return learner, steps, plain, rates
+
+
+class Unreadable:
+    """A critic some of whose citations cannot be read; called batch by batch, round by round."""
+
+    def __init__(self, critic, readable, batch_size):
+        self.critic, self.readable, self.batch_size, self.calls = critic, readable, batch_size, 0
+
+    def __call__(self, queries, slates, uniforms):
+        batch, t = divmod(self.calls, self.readable.shape[2])
+        self.calls += 1
+        start = batch * self.batch_size
+        citations, _ = self.critic(queries, slates, uniforms)
+        return citations, self.readable[:, start : start + queries.shape[1], t]
+
+
+def assert_same(config, steps, plain, tolerance):
+    for r, expected in enumerate(plain):
+        for number, (step, gradients, weights) in enumerate(steps):
+            first = step.seen - step.exploration.slates.shape[1]
+            for q in range(step.exploration.slates.shape[1]):
+                n = first + q
+                assert step.exploration.slates[r, q].tolist() == expected.slates[n], (number, q)
+                assert step.exploration.citations[r, q].tolist() == expected.citations[n], (number, q)
+                replayed = [] if step.replayed is None else step.replayed[r, q].tolist()
+                assert replayed == expected.replayed[n], (number, q)
+                slates = [] if step.replayed is None else step.replay_slates[r, q].tolist()
+                assert slates == expected.replay_slates[n], (number, q)
+            current, replay, _ = expected.losses[number]
+            assert step.current_loss[r].item() == pytest.approx(current, rel=tolerance, abs=tolerance)
+            assert step.replay_loss[r].item() == pytest.approx(replay, rel=tolerance, abs=tolerance)
+            for ours, theirs in zip(gradients, expected.gradients[number], strict=True):
+                torch.testing.assert_close(ours[r], theirs, rtol=tolerance, atol=tolerance)
+            for ours, theirs in zip(weights, expected.weights[number], strict=True):
+                torch.testing.assert_close(ours[r], theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_trajectory_is_the_reference_s(name):
+    config = Config(**{**SMALL, **OPTIONS[name]})
+    found, seeds = problem(1), (3, 11)
+    order = orders(seeds, len(found.query), 50 * config.batch_size + (config.batch_size > 1))
+    learner, steps, plain, rates = both(config, found, seeds, order)
+    assert len(steps) >= 50
+    assert_same(config, steps, plain, 1e-9)
+
+    queries = torch.arange(len(found.query)).expand(len(seeds), -1)
+    noise = draws.draw(config, seeds, queries, config.depth, len(found.query), "test")
+    for explorer in (False, True):
+        slates = learner.retrieve(queries, explorer, noise)
+        for r in range(len(seeds)):
+            for x in range(len(found.query)):
+                expected = reference.retrieve(
+                    config, *plain[r].weights[-1], found.query[x], found.bank[found.index[x]], found.gold[x],
+                    noise.critic[r, x], explorer, rates[r], noise.slate[r, x],
+                )
+                assert slates[r, x].tolist() == expected
+
+
+FIELDS = {
+    "normalise": st.booleans(),
+    "training_slates": st.sampled_from(["explorer", "gumbel"]),
+    "rounds": st.integers(1, 4),
+    "statistics": st.sampled_from(["kept", "reset"]),
+    "errors": st.sampled_from(["slate", "global", "persistent"]),
+    "likelihood": st.sampled_from(["clean", "noisy", "plackett-luce"]),
+    "replay_size": st.integers(0, 4),
+    "replay_choice": st.sampled_from(["similarity", "reward", "random"]),
+    "replay_current": st.booleans(),
+    "replay_slate": st.sampled_from(["gumbel", "scaled", "softmax"]),
+    "unseen": st.sampled_from(["negative", "left out"]),
+    "aggregate": st.sampled_from(["shown", "rounds"]),
+    "optimizer": st.sampled_from(["adam", "sgd"]),
+    "batch_size": st.integers(1, 5),
+    "init": st.sampled_from(["zero", "normal"]),
+    "slate_size": st.integers(1, 8),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(options=st.fixed_dictionaries({}, optional=FIELDS), masked=st.booleans(), seed=st.integers(0, 99))
+def test_any_combination_is_the_reference_s(options, masked, seed):
+    config = Config(**{**SMALL, **options})
+    found, seeds, length = problem(seed), (seed,), 13
+    order = orders(seeds, len(found.query), length)
+    rounds = config.rounds if config.training_slates == "explorer" else 1
+    rng = torch.Generator().manual_seed(seed)
+    readable = torch.rand(1, length, rounds, config.slate_size, generator=rng) < 0.6 if masked else None
+    _, steps, plain, _ = both(config, found, seeds, order, readable)
+    assert_same(config, steps, plain, 1e-9)
+
+
+def test_one_update_in_float32_is_the_reference_s():
+    config = Config(**{**SMALL, "optimizer": "sgd", "learning_rate": 1.0})
+    found = problem(2, width=64)
+    order = orders((5,), len(found.query), 8)
+    single = SimpleNamespace(**{**vars(found), "query": found.query.float(), "bank": found.bank.float()})
+    _, steps, _, _ = both(config, single, (5,), order[:, :4])
+    _, _, plain, _ = both(config, found, (5,), order[:, :4])
+    step, _, weights = steps[0]
+    assert step.exploration.slates[0].tolist() == plain[0].slates
+    for ours, theirs in zip(weights, plain[0].weights[0], strict=True):
+        torch.testing.assert_close(ours[0].double(), theirs, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["EAR", "RMM", "random replay", "persistent errors", "global false positives"])
+def test_a_seed_is_the_same_alone_as_among_five(name):
+    config = Config(**{**SMALL, **OPTIONS[name]})
+    found, seeds = problem(3), (0, 1, 2, 3, 4)
+    order = orders(seeds, len(found.query), 60)
+
+    def train(seeds, order):
+        critic = SimulatedCritic(config, found.gold, calibration=order)
+        learner = Learner(config, found, critic, seeds, torch.float64)
+        slates = [step.exploration.slates for step in learner.train(order)]
+        queries = torch.arange(len(found.query)).expand(len(seeds), -1)
+        return torch.cat(slates, 1), learner.retrieve(queries, explorer=True), learner.adapter.W_m
+
+    among, alone = train(seeds, order), train((2,), order[[2]])
+    assert torch.equal(among[0][2], alone[0][0])
+    assert torch.equal(among[1][2], alone[1][0])
+    torch.testing.assert_close(among[2][2], alone[2][0], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_gradient_of_the_scores_against_finite_differences(normalise):
+    rng = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 3, 5, generator=rng, dtype=torch.float64)
+    memory = torch.randn(2, 12, 5, generator=rng, dtype=torch.float64)
+    start = 0.3 * torch.randn(2, 2, 5, 5, generator=rng, dtype=torch.float64)
+    adapter = Adapter(2, 5, normalise, start, torch.float64)
+
+    def score(W_q, W_m):
+        adapter.W_q, adapter.W_m = W_q, W_m
+        return adapter.score(query, memory)[0]
+
+    assert torch.autograd.gradcheck(score, tuple(start.clone().requires_grad_().unbind()))
+
+
+def test_an_untrained_adapter_ranks_as_the_retriever():
+    found = problem(4)
+    similarity = torch.einsum("nd,nkd->nk", found.query, found.bank[found.index])
+    learner = Learner(Config(**SMALL), found, None, (0,), torch.float64)
+    queries = torch.arange(len(found.query))[None]
+    expected = similarity.argsort(-1, descending=True)[None, :, : SMALL["slate_size"]]
+    assert torch.equal(learner.retrieve(queries), expected)
