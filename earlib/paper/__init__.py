@@ -7,10 +7,13 @@ from importlib import resources
 
 import yaml
 
+from earlib.config import VARIANTS
+
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 # The names that readers see. Those of datasets, encoders, variants and measures are the paper's where it has one.
 LABELS = {
+    **{name: variant.title for name, variant in VARIANTS.items()},
     "locomo": "LoCoMo",
     "longmemeval": "LongMemEval",
     "toy": "toy dialogues",
@@ -19,22 +22,28 @@ LABELS = {
     "contriever": "Contriever",
     "stella": "Stella",
     "gte": "GTE",
-    "retriever": "Only Retriever",
-    "rmm": "Reranker + RL update",
-    "ear": "EAR",
-    "explorer_training": "+ Only Explorer during training",
-    "buffer_training": "+ Only Experience Buffer during training",
-    "ear_adapter": "EAR w/o Explorer at test time",
-    "explorer_test": "Only Explorer at test time",
     "monot5": "MonoT5",
     "monot5_ear": "MonoT5 + EAR",
     "recall@5": "Recall@5",
     "hitrate@5": "Hitrate@5",
+    "fractional recall@5": "fractional Recall@5",
     "f1": "F1",
     "j": "J",
     "latency": "Latency",
-    "queries": "Training queries",
+    "queries": "Queries",
+    "conversations": "Conversations",
+    "sessions": "Sessions",
+    "turns": "Dialogue Turns",
+    "training_queries": "Training queries",
     "calls": "LLM calls",
+    "rounds": "Exploration rounds",
+    "replay_size": "Replay batch size",
+    "similarity": "Similarity",
+    "reward": "Reward",
+    "random": "Random",
+    "dialogue": "Dialogues",
+    "observation": "Observations",
+    "both": "Dialogues + Observations",
     "single-hop": "Single Hop",
     "multi-hop": "Multi Hop",
     "temporal": "Temporal",
