@@ -1,0 +1,450 @@
+"""The reference itself, checked wherever the paper allows it by other means."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_softmax, softmax
+
+from earlib.config import Config
+
+SMALL = {"depth": 6, "slate_size": 3, "rounds": 2, "replay_size": 2, "batch_size": 2}
+seeds = st.integers(0, 2**32 - 1)
+quick = settings(max_examples=30, deadline=None)
+
+
+def world(config, seed=0, n_queries=6, length=6, d=3, dtype=torch.float64):
+    """Arguments of `train` after the configuration: random embeddings, gold, uniforms and adapters."""
+    rng = np.random.default_rng(seed)
+    K, B, T = config.depth, max(config.replay_size, 1), config.rounds
+
+    def draw(*shape):
+        return torch.from_numpy(rng.uniform(size=shape))
+
+    def normal(*shape):
+        return torch.from_numpy(rng.normal(size=shape)).to(dtype)
+
+    uniforms = {
+        "u_critic": draw(length, T, K), "u_slate": draw(length, K), "u_choice": draw(length, B),
+        "u_replay": draw(length, B, K), "u_draw": draw(length, B, K),
+    }  # fmt: skip
+    order = [i % n_queries for i in range(length)]
+    gold = torch.from_numpy(rng.uniform(size=(n_queries, K)) < 0.4)
+    return normal(n_queries, d), normal(n_queries, K, d), gold, order, uniforms, 0.3 * normal(d, d), 0.3 * normal(d, d)
+
+
+# ------------------------------------------------------------------------------------------- gradients and losses
+
+
+@pytest.mark.parametrize("training_slates, unseen", [("explorer", "negative"), ("gumbel", "left out")])
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("likelihood", ["clean", "noisy", "plackett-luce"])
+def test_gradient_is_the_slope_of_the_batch_loss(likelihood, normalise, training_slates, unseen):
+    # The step is too small to change W, so the loss of the second batch (with replay) is a function of the start.
+    config = Config(
+        **SMALL, likelihood=likelihood, normalise=normalise, training_slates=training_slates, unseen=unseen,
+        replay_weight=0.7, optimizer="sgd", learning_rate=1e-300,
+    )  # fmt: skip
+    *data, W_q, W_m = world(config, n_queries=4, length=4)
+    base = reference.train(config, *data, W_q, W_m)
+    assert base.losses[1][1] != 0, "the second batch replays"
+    h = 1e-6
+    for which, W in enumerate((W_q, W_m)):
+        slope = torch.zeros_like(W)
+        for a, b in itertools.product(range(len(W)), repeat=2):
+            ends = []
+            for sign in (+1, -1):
+                start = [W_q.clone(), W_m.clone()]
+                start[which][a, b] += sign * h
+                moved = reference.train(config, *data, *start)
+                assert (moved.slates, moved.replay_slates) == (base.slates, base.replay_slates)
+                ends.append(moved.losses[1][2])
+            slope[a, b] = (ends[0] - ends[1]) / (2 * h)
+        assert slope.abs().max() > 1e-3
+        torch.testing.assert_close(base.gradients[1][which], slope, rtol=1e-6, atol=1e-7)
+
+
+def noise(u):
+    return -np.log(-np.log(u.numpy()))
+
+
+def cosines(W_q, W_m, query, memories):
+    eye = torch.eye(len(query))
+    return torch.cosine_similarity(memories @ (eye + W_m).T, ((eye + W_q) @ query)[None]).numpy()
+
+
+def slate_loss(config, z, slate, y, g):
+    if config.likelihood == "plackett-luce":
+        logp = [z[i] - np.log(np.exp(np.delete(z, slate[:j])).sum()) for j, i in enumerate(slate)]
+    elif config.likelihood == "noisy" and g is not None:
+        logp = log_softmax((z + g) / config.temperature)[slate]
+    else:
+        logp = log_softmax(z)[slate]
+    return -np.mean((np.array(y) - config.baseline) * logp)
+
+
+@pytest.mark.parametrize("training_slates", ["explorer", "gumbel"])
+@pytest.mark.parametrize("likelihood", ["clean", "noisy", "plackett-luce"])
+def test_losses_follow_from_the_recorded_slates_and_citations(likelihood, training_slates):
+    config = Config(**SMALL, likelihood=likelihood, training_slates=training_slates, optimizer="sgd", learning_rate=0.1)
+    queries, memories, gold, order, uniforms, W_q, W_m = world(config)
+    got = reference.train(config, queries, memories, gold, order, uniforms, W_q, W_m)
+    for b, weights in enumerate([(W_q, W_m), *got.weights[:-1]]):
+        z = [cosines(*weights, queries[x], memories[x]) for x in order]
+        L_cur, L_rep = [], []
+        for n in (2 * b, 2 * b + 1):
+            g = None if training_slates == "explorer" else noise(uniforms["u_slate"][n])
+            pairs = zip(got.slates[n], got.citations[n], strict=True)
+            L_cur.append(np.mean([slate_loss(config, z[n], S, y, g) for S, y in pairs]))
+            terms = []
+            for k, r in enumerate(got.replayed[n]):
+                assert r < 2 * b, "queries of a batch do not replay each other"
+                S, g = got.replay_slates[n][k], noise(uniforms["u_replay"][n, k])
+                assert np.argsort(-(z[r] + g))[:3].tolist() == S
+                cited = np.zeros(config.depth)
+                np.add.at(cited, np.ravel(got.slates[r]), np.ravel(got.citations[r]))
+                terms.append(slate_loss(config, z[r], S, np.where(cited > 0, 1, -1)[S], g))
+            L_rep.append(np.mean(terms) if terms else 0.0)
+        L_cur, L_rep = np.mean(L_cur), np.mean(L_rep)
+        assert got.losses[b] == pytest.approx((L_cur, L_rep, L_cur + config.replay_weight * L_rep), abs=1e-12)
+
+
+# ------------------------------------------------------------------------------------------- Explorer
+
+
+def random_bandit(seed, K, d=4):
+    rng = np.random.default_rng(seed)
+    M = torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(K, d))), dim=1)
+    return rng, M @ M[0], M @ M.T
+
+
+@quick
+@given(seeds, st.integers(1, 9), st.integers(1, 5), st.data())
+def test_incremental_mean_is_the_mean(seed, K, T, data):  # Eq. 9 against Eq. 12
+    config = Config(depth=K, slate_size=data.draw(st.integers(1, K)), rounds=T)
+    rng, z, gram = random_bandit(seed, K)
+    readable = rng.uniform(size=(T, config.slate_size)) < 0.8
+    slates, citations, counts, means = reference.explore(
+        config, z, gram, lambda t, slate: rng.choice([-1, 1], len(slate)).tolist(), readable=readable
+    )
+    assert all(len(set(slate)) == config.slate_size for slate in slates)
+    for i in range(K):
+        seen = (np.array(slates) == i) & readable
+        assert counts[i] == seen.sum()
+        assert means[i] == pytest.approx(np.array(citations)[seen].mean() if seen.any() else 0.0, abs=1e-12)
+    feedback = np.where(readable, citations, None).tolist()
+    assert reference.aggregate(config, slates, feedback) == pytest.approx({i: means[i] for i in range(K) if counts[i]})
+
+
+@quick
+@given(seeds, st.lists(st.sampled_from([-0.5, 0.0, 0.25, 0.75]), min_size=3, max_size=8))
+def test_relevance_alone_is_top_s(seed, z):  # equal scores: the lowest index first
+    config = Config(depth=len(z), slate_size=3, diversity=0, exploration=0)
+    rng, _, gram = random_bandit(seed, len(z))
+    slates, *_ = reference.explore(
+        config, torch.tensor(z), gram, lambda t, slate: rng.choice([-1, 1], len(slate)).tolist()
+    )
+    assert slates == [np.argsort(-np.array(z), kind="stable")[:3].tolist()] * config.rounds
+
+
+@pytest.mark.parametrize("gap, second", [(0.8414, 1), (0.8415, 0)])
+def test_ucb_by_hand(gap, second):
+    # Round 1: N = 0, U = 0, so arm 0 is shown; citation -1, hence N_0 = 1, mu_0 = -1. Round 2, total N = 1:
+    #   U_0 = -1 + 0.5 sqrt(log 2 / 2) = -1 + 0.5 * 0.588705 = -0.705647;  U_1 = 0.5 sqrt(log 2) = 0.416277
+    #   arm 0 again, if 0.4 (z_0 - z_1) > 0.3 (U_1 - U_0) = 0.3 * 1.121925, that is z_0 - z_1 > 0.841444
+    config = Config(depth=2, slate_size=1, rounds=2)
+    slates, _, counts, means = reference.explore(
+        config, torch.tensor([gap, 0.0], dtype=torch.float64), torch.eye(2), lambda t, slate: [-1 if t == 0 else +1]
+    )
+    assert slates == [[0], [second]]
+    assert (counts, means) == (([1, 1], [-1, 1]) if second else ([2, 0], [0, 0]))
+
+
+def test_redundancy_by_hand():
+    # After candidate 0: A_1 = 0.4 * 0.8 - 0.3 * 0.9 = 0.05 < A_2 = 0.4 * 0.7 - 0.3 * 0.5 = 0.13. After 2, the larger
+    # similarity counts: A_1 as before > A_3 = 0.4 * 0.85 - 0.3 * max(1.0, 0.0) = 0.04, though 3 is unlike 2.
+    gram = torch.tensor([[1, 0.9, 0.5, 1.0], [0.9, 1, 0.2, 0], [0.5, 0.2, 1, 0], [1.0, 0, 0, 1]])
+    config = Config(depth=4, slate_size=3, rounds=1)
+    slates, *_ = reference.explore(config, torch.tensor([0.95, 0.8, 0.7, 0.85]), gram, lambda t, slate: [1] * 3)
+    assert slates == [[0, 2, 1]]
+
+
+def test_reset_statistics_show_the_same_slate_every_round():  # Algorithm 2 line 3
+    rng, z, gram = random_bandit(1, 8)
+    for statistics, distinct in ("reset", 1), ("kept", 3):
+        config = Config(depth=8, slate_size=2, rounds=3, statistics=statistics)
+        slates, _, counts, _ = reference.explore(config, z, gram, lambda t, slate: [-1, -1])
+        assert len(set(map(tuple, slates))) == distinct
+        assert sum(counts) == 6
+
+
+# ------------------------------------------------------------------------------------------- Critic
+
+
+def expected_counts(n, s, r, p, errors="slate", rate=None, grid=2000):
+    """E[TP], E[FP] of a slate with n gold: the share of an even grid of uniforms that is cited, by candidate."""
+    gold, slate = [i < n for i in range(s)], list(range(s))
+    points = (np.arange(grid) + 0.5) / grid
+    y = np.array([reference.simulated_citations(slate, gold, [u] * s, r, p, errors, rate) for u in points])
+    cited = (y == 1).mean(0)
+    assert set(np.unique(y)) <= {-1, 1}
+    return cited[:n].sum(), cited[n:].sum()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 4), st.floats(0.3, 1), st.floats(0.3, 1))
+def test_expected_precision_and_recall(n, r, p):
+    tp, fp = expected_counts(n, 5, r, p)
+    assert tp / n == pytest.approx(r, abs=1e-3)
+    clipped = n * r * (1 - p) / ((5 - n) * p) > 1
+    expected = n * r / (n * r + 5 - n) if clipped else p
+    assert tp / (tp + fp) == pytest.approx(expected, abs=5e-3)
+    assert not clipped or expected > p
+
+
+def test_false_positive_rate_by_hand():
+    # n = 2, s = 5: 2 * 0.86 * 0.12 / (3 * 0.88) = 0.2064 / 2.64 = 0.0781818
+    assert reference.false_positive_rate(2, 5, 0.86, 0.88) == pytest.approx(0.0781818, abs=1e-7)
+
+
+def test_slates_at_the_edges():
+    assert expected_counts(0, 5, 0.86, 0.88) == (0, 0)
+    assert expected_counts(5, 5, 0.86, 0.88) == (pytest.approx(5 * 0.86), 0)
+    assert expected_counts(4, 5, 0.86, 0.3) == (pytest.approx(4 * 0.86), 1)  # p_fp would be 8.03
+    assert expected_counts(3, 5, 1, 1) == (3, 0)
+    assert expected_counts(0, 5, 0.86, 0.88, "global", 0.25) == (0, pytest.approx(5 * 0.25))
+    assert expected_counts(4, 5, 0.86, 0.88, "global", 0.25) == (pytest.approx(4 * 0.86), pytest.approx(0.25))
+
+
+def test_each_candidate_has_its_own_uniform():
+    u = [0.99, 0.5, 0.01, 0.86, 0.859]
+    gold = [False, False, False, True, True]
+    # slate 4, 3, 2: n = 2, u = 1, p_fp = 2 * 0.86 * 0.12 / 0.88 = 0.2345
+    assert reference.simulated_citations([4, 3, 2], gold, u, 0.86, 0.88, "slate", None) == [1, -1, 1]
+    assert reference.simulated_citations([0, 1, 2], gold, u, 0.86, 0.88, "slate", None) == [-1, -1, -1]
+
+
+# ------------------------------------------------------------------------------------------- Replay
+
+
+Z = torch.tensor([0.8, 0.1, -0.4, 0.3], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("reading, tau", [("gumbel", 1.0), ("scaled", 0.25), ("softmax", 0.5)])
+def test_replay_slates_are_draws_without_replacement(reading, tau):
+    # The Gumbel trick: the top 2 of z / tau + g are a draw without replacement from softmax(z / tau).
+    config = Config(depth=4, slate_size=2, replay_slate=reading, temperature=tau)
+    u = torch.from_numpy(np.random.default_rng(3).uniform(size=(20_000, 4)))
+    first, pairs = np.zeros(4), np.zeros((4, 4))
+    fixed = [0.2, -0.5, 1.0, 0.0]
+    for row in u:
+        g = reference.gumbel(row)
+        a, b = reference.replay_slate(config, Z, fixed if reading == "softmax" else g, g, set())
+        first[a] += 1
+        pairs[a, b] += 1
+    p = softmax((Z.numpy() + (fixed if reading == "softmax" else 0)) / (1.0 if reading == "gumbel" else tau))
+    np.testing.assert_allclose(first / len(u), p, atol=0.015)
+    ordered = p[:, None] * p[None] / (1 - p[:, None])
+    np.fill_diagonal(ordered, 0)
+    np.testing.assert_allclose(pairs / len(u), ordered, atol=0.015)
+
+
+def test_temperature_after_the_noise_changes_no_slate():
+    g = reference.gumbel(torch.tensor([0.3, 0.6, 0.9, 0.1]))
+    slates = [reference.replay_slate(Config(depth=4, temperature=tau, slate_size=4), Z, g, None, set())
+              for tau in (0.1, 0.5, 2.0)]  # fmt: skip
+    assert slates[0] == slates[1] == slates[2] == reference.top([Z[i].item() + g[i] for i in range(4)], 4)
+
+
+def test_candidates_never_shown():
+    g = reference.gumbel(torch.tensor([0.1, 0.9, 0.95, 0.5]))
+    y_bar = {0: 0.5, 3: 0.0}
+    for unseen, slate, rewards in ("negative", [2, 1, 3], [-1, -1, -1]), ("left out", [3, 0, 1], [-1, 1, None]):
+        config = Config(depth=4, slate_size=3, unseen=unseen)
+        assert reference.replay_slate(config, Z, g, None, y_bar) == slate
+        r = [reference.replay_reward(config, y_bar, i) for i in slate]
+        assert r == rewards
+    # the mean is over the two that remain: -(-1.5 log p_3 + 0.5 log p_0) / 2
+    logp = log_softmax(Z.numpy())
+    loss = reference.ranking_loss(config, Z, [slate], [r])
+    assert float(loss) == pytest.approx(-(-1.5 * logp[3] + 0.5 * logp[0]) / 2)
+    assert float(reference.ranking_loss(config, Z, [slate], [[None] * 3])) == 0
+
+
+def test_aggregated_citations():
+    slates, feedback = [[0, 1], [1, 2], [1, 0], [3, 0]], [[1, 1], [-1, -1], [1, 1], [None, -1]]
+    shown = reference.aggregate(Config(), slates, feedback)
+    assert shown == pytest.approx({0: 1 / 3, 1: 1 / 3, 2: -1})  # Eq. 12
+    rounds = reference.aggregate(Config(aggregate="rounds"), slates, feedback)
+    assert rounds == pytest.approx({0: 1 / 4, 1: 1 / 4, 2: -1 / 4})  # Algorithm 1 line 8
+    e = reference.Experience(0, None, None, shown)
+    assert reference.reward_of_experience(e) == pytest.approx(-1 / 9)
+    assert reference.reward_of_experience(reference.Experience(0, None, None, {})) == 0
+
+
+def test_choice_of_experiences():
+    angles, means = [0.9, 0.2, -0.2, 0.5, 3.0], [0.5, -1.0, 0.1 + 0.2, -1.0, 0.3]
+    pool = [
+        reference.Experience(r, (r + 1) * torch.tensor([math.cos(a), math.sin(a)]), None, {0: m})
+        for r, (a, m) in enumerate(zip(angles, means, strict=True))
+    ]
+
+    def choose(query=(2.0, 0.1), u=None, n=None, **options):
+        chosen = reference.choose_experiences(Config(**options), torch.tensor(query), pool[:n], u)
+        return [e.position for e in chosen]
+
+    assert choose(replay_size=3) == [1, 2, 3]  # by cosine, whatever the length
+    assert choose(replay_size=4, replay_choice="reward") == [1, 3, 2, 4]  # equal rewards: the earlier first
+    assert choose(n=2, replay_size=4) == [1, 0]
+    assert choose(n=0) == []
+    assert choose(replay_size=0) == []
+    # 0.5 * 5 -> index 2; of 0, 1, 3, 4 0.99 * 4 -> index 3; of 0, 1, 3 0.0 -> index 0
+    u = torch.tensor([0.5, 0.99, 0.0])
+    assert choose(u=u, replay_size=3, replay_choice="random") == [2, 4, 0]
+
+
+@pytest.mark.parametrize("choice", ["similarity", "reward", "random"])
+def test_who_is_replayed_when(choice):
+    config = Config(**{**SMALL, "replay_size": 3}, replay_choice=choice)
+    got = reference.train(config, *world(config))
+    assert [len(J) for J in got.replayed] == [0, 0, 2, 2, 3, 3]
+    assert [len(set(J)) for J in got.replayed] == [0, 0, 2, 2, 3, 3]
+    with_current = config.model_copy(update={"replay_current": True})
+    got = reference.train(with_current, *world(config))
+    assert [len(J) for J in got.replayed] == [1, 1, 3, 3, 3, 3]
+    assert all(r < n - n % 2 or r == n for n, J in enumerate(got.replayed) for r in J)
+    if choice == "similarity":
+        assert [J[0] for J in got.replayed] == list(range(6)), "nothing is nearer to a query than itself"
+
+
+# ------------------------------------------------------------------------------------------- Update and training
+
+
+@quick
+@given(seeds, st.floats(1e-4, 0.1))
+def test_adam_is_torchs_adam(seed, rate):
+    rng = np.random.default_rng(seed)
+    config = Config(learning_rate=rate)
+    weights = tuple(torch.from_numpy(rng.normal(size=(3, 3))) for _ in range(2))
+    theirs = [W.clone().requires_grad_() for W in weights]
+    adam, state = torch.optim.Adam(theirs, lr=rate), None
+    for _ in range(8):
+        gradients = tuple(torch.from_numpy(rng.normal(size=(3, 3)) * 10.0 ** rng.integers(-9, 2)) for _ in range(2))
+        for W, G in zip(theirs, gradients, strict=True):
+            W.grad = G.clone()
+        adam.step()
+        weights, state = reference.update(config, state, weights, gradients)
+        for ours, W in zip(weights, theirs, strict=True):
+            torch.testing.assert_close(ours, W.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_printed_step():
+    config = Config(**{**SMALL, "batch_size": 1}, optimizer="sgd", learning_rate=0.5)
+    *data, W_q, W_m = world(config)
+    got = reference.train(config, *data, W_q, W_m)
+    assert len(got.weights) == 6
+    before = (W_q, W_m)
+    for gradients, after in zip(got.gradients, got.weights, strict=True):
+        for W, G, V in zip(before, gradients, after, strict=True):
+            torch.testing.assert_close(V, W - 0.5 * G, rtol=0, atol=0)
+        before = after
+
+
+def test_training_lowers_a_loss_that_can_be_lowered():
+    # A perfect critic, one query again and again: the probability of cited memories must rise.
+    config = Config(**{**SMALL, "batch_size": 1}, precision=100, recall=100, learning_rate=0.01)
+    *data, W_q, W_m = world(config, seed=2, n_queries=1, length=60)
+    queries, memories, gold = data[:3]
+
+    def share_of_gold(W_q, W_m):
+        z, _ = reference.scores(*reference.adapt(config, W_q, W_m, queries[0], memories[0]))
+        return float(torch.softmax(z, 0)[gold[0]].sum())
+
+    got = reference.train(config, *data, W_q, W_m)
+    assert 0 < gold[0].sum() < config.depth
+    assert share_of_gold(*got.weights[-1]) > share_of_gold(W_q, W_m) + 0.05
+
+
+def test_unread_citations_teach_nothing():
+    config = Config(**SMALL, replay_choice="reward", unseen="left out", optimizer="sgd")
+    *data, W_q, W_m = world(config)
+    nothing = torch.zeros(6, config.rounds, config.slate_size, dtype=torch.bool)
+    got = reference.train(config, *data, W_q, W_m, readable=nothing)
+    assert got.losses == [(0, 0, 0)] * 3
+    torch.testing.assert_close(got.weights[-1][0], W_q, rtol=0, atol=0)
+    assert all(a == b for a, b in got.slates), "no statistics, so the same slate again"
+    everything = reference.train(config, *data, W_q, W_m, readable=~nothing)
+    assert everything.losses == reference.train(config, *data, W_q, W_m).losses
+
+    first = nothing.clone()
+    first[:, 0, 0] = True  # one citation a query: the loss is that term alone
+    got = reference.train(config, *data, W_q, W_m, readable=first)
+    queries, memories = data[:2]
+    terms = []
+    for n in (0, 1):
+        z, _ = reference.scores(*reference.adapt(config, W_q, W_m, queries[n], memories[n]))
+        terms.append(-(got.citations[n][0][0] - 0.5) * log_softmax(z.numpy())[got.slates[n][0][0]])
+    assert got.losses[0][0] == pytest.approx(np.mean(terms))
+
+
+def test_rmm_shows_one_slate_and_the_last_batch_may_be_short():
+    config = Config(**{**SMALL, "batch_size": 4, "replay_size": 0}, training_slates="gumbel")
+    got = reference.train(config, *world(config))
+    assert [len(slates) for slates in got.slates] == [1] * 6
+    assert len(got.losses) == 2
+    assert all(replay == 0 for _, replay, _ in got.losses)
+    assert got.multiply_adds == 2 * 6 * (1 + 6) * 3**2
+
+
+def test_multiply_adds_count_replayed_experiences():
+    config = Config(**SMALL)
+    got = reference.train(config, *world(config))
+    assert got.multiply_adds == 2 * (6 + sum(map(len, got.replayed))) * (1 + 6) * 3**2
+
+
+def test_other_dtype():
+    config = Config(**SMALL)
+    single, double = (reference.train(config, *world(config, dtype=t)) for t in (torch.float32, torch.float64))
+    assert single.weights[-1][0].dtype == torch.float32
+    assert single.slates[:2] == double.slates[:2]
+    for G, H in zip(single.gradients[0], double.gradients[0], strict=True):
+        torch.testing.assert_close(G.double(), H, rtol=1e-4, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------- Inference
+
+
+def test_inference():
+    config = Config(**{**SMALL, "rounds": 3}, precision=100, recall=100)
+    queries, memories, gold, _, uniforms, W_q, W_m = world(config, seed=4)
+    for x in range(6):
+        one = (W_q, W_m, queries[x], memories[x], gold[x])
+        z, gram = reference.scores(*reference.adapt(config, W_q, W_m, queries[x], memories[x]))
+        ranking = np.argsort(-z.numpy()).tolist()
+        assert reference.retrieve(config, *one, None, explorer=False) == ranking[:3]
+
+        u = uniforms["u_critic"][x]
+        slates, _, counts, _ = reference.explore(config, z, gram, reference.critic(config, gold[x], u, None))
+        assert reference.retrieve(config, *one, u[:2], explorer=True) == slates[2]  # T - 1 calls are enough
+
+        after = config.model_copy(update={"test_slate": "after"})
+        cited = [i for i in ranking if gold[x][i] and counts[i]]
+        others = [i for i in ranking if i not in cited]
+        assert reference.retrieve(after, *one, u, explorer=True) == (cited + others)[:3]
+
+        noisy = config.model_copy(update={"test_noise": True})
+        g = noise(uniforms["u_slate"][x])
+        got = reference.retrieve(noisy, *one, None, explorer=False, u_slate=uniforms["u_slate"][x])
+        assert got == np.argsort(-(z.numpy() + g))[:3].tolist()
+
+
+def test_one_round_at_test_time_asks_nobody():
+    config = Config(**{**SMALL, "rounds": 1}, diversity=0)
+    queries, memories, gold, _, _, W_q, W_m = world(config)
+    one = (W_q, W_m, queries[0], memories[0], gold[0], torch.empty(0, 6))
+    assert reference.retrieve(config, *one, explorer=True) == reference.retrieve(config, *one, explorer=False)
