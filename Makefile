@@ -8,7 +8,7 @@ NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/*.ipynb))))
 # `make -j2 reproduce` runs two notebooks at a time.
 JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
 
-.PHONY: help reproduce test data lab bench lock clean $(NOTEBOOKS)
+.PHONY: help reproduce test data report lab bench lock clean $(NOTEBOOKS)
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -28,6 +28,9 @@ test: $(STAMP) ## check style, run the tests, and run the committed notebooks ag
 
 data: $(STAMP) ## fetch the publishers' data and check it
 	$(PYTHON) -c "from earlib.datasets import download as d; print(*map(d.fetch, d.FILES), sep='\n')"
+
+report: $(STAMP) ## bring the README's tables up to results/laptop
+	$(PYTHON) -m earlib.report readme
 
 lab: $(STAMP) ## open the notebooks in JupyterLab
 	$(PYTHON) -m jupyterlab notebooks
