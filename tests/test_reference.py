@@ -73,9 +73,23 @@ def noise(u):
     return -np.log(-np.log(u.numpy()))
 
 
-def cosines(W_q, W_m, query, memories):
-    eye = torch.eye(len(query))
-    return torch.cosine_similarity(memories @ (eye + W_m).T, ((eye + W_q) @ query)[None]).numpy()
+def similarities(config, W_q, W_m, query, memories):
+    """z and the similarities between candidates, by matrix products."""
+    eye = torch.eye(len(query), dtype=query.dtype)
+    u, U = (eye + W_q) @ query, memories @ (eye + W_m).T
+    if config.normalise:
+        u, U = torch.nn.functional.normalize(u, dim=0), torch.nn.functional.normalize(U, dim=1)
+    return (U @ u).numpy(), (U @ U.T).numpy()
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_scores(normalise):  # Eqs. 3, 4 and 6
+    config = Config(**SMALL, normalise=normalise)
+    queries, memories, *_, W_q, W_m = world(config)
+    z, gram = reference.scores(*reference.adapt(config, W_q, W_m, queries[0], memories[0]))
+    expected_z, expected_gram = similarities(config, W_q, W_m, queries[0], memories[0])
+    np.testing.assert_allclose(z.numpy(), expected_z, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(gram.numpy(), expected_gram, rtol=1e-12, atol=1e-14)
 
 
 def slate_loss(config, z, slate, y, g):
@@ -88,16 +102,20 @@ def slate_loss(config, z, slate, y, g):
     return -np.mean((np.array(y) - config.baseline) * logp)
 
 
+@pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("training_slates", ["explorer", "gumbel"])
 @pytest.mark.parametrize("likelihood", ["clean", "noisy", "plackett-luce"])
-def test_losses_follow_from_the_recorded_slates_and_citations(likelihood, training_slates):
-    config = Config(**SMALL, likelihood=likelihood, training_slates=training_slates, optimizer="sgd", learning_rate=0.1)
-    queries, memories, gold, order, uniforms, W_q, W_m = world(config)
+def test_losses_follow_from_the_recorded_slates_and_citations(likelihood, training_slates, normalise):
+    config = Config(
+        **SMALL, likelihood=likelihood, training_slates=training_slates, normalise=normalise, replay_weight=0.7,
+        optimizer="sgd", learning_rate=0.1,
+    )  # fmt: skip
+    queries, memories, gold, order, uniforms, W_q, W_m = world(config, length=5)  # the last batch is short
     got = reference.train(config, queries, memories, gold, order, uniforms, W_q, W_m)
     for b, weights in enumerate([(W_q, W_m), *got.weights[:-1]]):
-        z = [cosines(*weights, queries[x], memories[x]) for x in order]
+        z = [similarities(config, *weights, queries[x], memories[x])[0] for x in order]
         L_cur, L_rep = [], []
-        for n in (2 * b, 2 * b + 1):
+        for n in range(2 * b, min(2 * b + 2, 5)):
             g = None if training_slates == "explorer" else noise(uniforms["u_slate"][n])
             pairs = zip(got.slates[n], got.citations[n], strict=True)
             L_cur.append(np.mean([slate_loss(config, z[n], S, y, g) for S, y in pairs]))
@@ -210,12 +228,13 @@ def test_expected_precision_and_recall(n, r, p):
 def test_false_positive_rate_by_hand():
     # n = 2, s = 5: 2 * 0.86 * 0.12 / (3 * 0.88) = 0.2064 / 2.64 = 0.0781818
     assert reference.false_positive_rate(2, 5, 0.86, 0.88) == pytest.approx(0.0781818, abs=1e-7)
+    assert reference.false_positive_rate(4, 5, 0.86, 0.3) == 1  # 8.03, clipped
 
 
 def test_slates_at_the_edges():
     assert expected_counts(0, 5, 0.86, 0.88) == (0, 0)
     assert expected_counts(5, 5, 0.86, 0.88) == (pytest.approx(5 * 0.86), 0)
-    assert expected_counts(4, 5, 0.86, 0.3) == (pytest.approx(4 * 0.86), 1)  # p_fp would be 8.03
+    assert expected_counts(4, 5, 0.86, 0.3) == (pytest.approx(4 * 0.86), 1)  # p_fp clipped
     assert expected_counts(3, 5, 1, 1) == (3, 0)
     assert expected_counts(0, 5, 0.86, 0.88, "global", 0.25) == (0, pytest.approx(5 * 0.25))
     assert expected_counts(4, 5, 0.86, 0.88, "global", 0.25) == (pytest.approx(4 * 0.86), pytest.approx(0.25))
@@ -263,6 +282,9 @@ def test_temperature_after_the_noise_changes_no_slate():
 
 def test_candidates_never_shown():
     g = reference.gumbel(torch.tensor([0.1, 0.9, 0.95, 0.5]))
+    far_below = Z - torch.tensor([0, 0, 0, 1e6])  # observed all the same
+    left_out = Config(depth=4, slate_size=2, unseen="left out")
+    assert reference.replay_slate(left_out, far_below, g, None, {3: 1}) == [3, 0]
     y_bar = {0: 0.5, 3: 0.0}
     for unseen, slate, rewards in ("negative", [2, 1, 3], [-1, -1, -1]), ("left out", [3, 0, 1], [-1, 1, None]):
         config = Config(depth=4, slate_size=3, unseen=unseen)
