@@ -1,7 +1,16 @@
 """Benchmarks: memories of long dialogues and the questions asked of them, in one form for every dataset."""
 
+import difflib
+import hashlib
+import importlib
+import inspect
+import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
+
+NAMES = ("locomo", "toy")  # each a module here with a function load(captions, dates, ...)
+ADVERSARIAL = "adversarial"
 
 
 class Memory(NamedTuple):
@@ -43,7 +52,7 @@ class Benchmark:
     Attributes
     ----------
     name : str
-        As shown to readers ("LoCoMo", "Toy").
+        As shown to readers ("LoCoMo", "Toy (made by the package)").
     memories : tuple of Memory
     queries : tuple of Query
         All of them, in the source's order; `experiment` leaves the adversarial ones out.
@@ -55,3 +64,77 @@ class Benchmark:
     memories: tuple
     queries: tuple
     audit: tuple = ()
+
+    def fingerprint(self):
+        """SHA-256 (hex) of all memories and queries, in order; equal exactly when a run would see the same data."""
+        content = json.dumps([self.memories, self.queries], ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def load(name, captions=True, dates=False, **options):
+    """Load a benchmark by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+    captions : bool
+        Add ` [shares {caption}]` to the text of a turn that shares an image.
+    dates : bool
+        Put `[{session date}] ` in front of the text of a turn.
+    **options
+        Of the dataset alone, such as `seed` and `conversations` of the toy.
+
+    Returns
+    -------
+    Benchmark
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or option (the near matches are named) or a malformed source.
+    earlib.datasets.download.Unavailable
+        If the file is neither at hand nor to be had from its publisher.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown dataset {name!r}{near(name, NAMES)}; known: {', '.join(NAMES)}")
+    loader = importlib.import_module(f"earlib.datasets.{name}").load
+    known = list(inspect.signature(loader).parameters)
+    for option in options:
+        if option not in known:
+            raise ValueError(f"dataset {name!r} has no option {option!r}{near(option, known)}; it has {known}")
+    return loader(captions=captions, dates=dates, **options)
+
+
+def near(name, known):
+    """', did you mean ...?' with the closest of the known names, or nothing."""
+    matches = difflib.get_close_matches(str(name).lower(), known, cutoff=0.5)
+    return f", did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
+
+
+def turn_text(speaker, text, caption=None, date=None):
+    """Text of a dialogue turn as a memory: `{speaker}: {text}`, then ` [shares {caption}]`; a date comes first."""
+    parts = [f"[{date}]" if date else "", f"{speaker}:", text.strip(), f"[shares {caption}]" if caption else ""]
+    return " ".join(part for part in parts if part)
+
+
+def statistics(benchmark):
+    """Counts of a benchmark as in the paper's Table 1; queries are counted without the adversarial ones.
+
+    Returns
+    -------
+    dict
+        "queries", "with_gold" (those with at least one gold turn), "conversations", "sessions", "turns",
+        "observations" (int each) and "categories" ({category: queries}, the adversarial ones included).
+    """
+    turns = [memory for memory in benchmark.memories if memory.store == "dialogue"]
+    asked = [query for query in benchmark.queries if query.category != ADVERSARIAL]
+    return {
+        "queries": len(asked),
+        "with_gold": sum(bool(query.gold) for query in asked),
+        "conversations": len({turn.scope for turn in turns}),
+        "sessions": len({(turn.scope, turn.session) for turn in turns}),
+        "turns": len(turns),
+        "observations": len(benchmark.memories) - len(turns),
+        "categories": dict(Counter(query.category for query in benchmark.queries)),
+    }

@@ -1,0 +1,161 @@
+"""The publishers' files: found in the search path or downloaded, and never used without their checksum."""
+
+import contextlib
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import pooch
+import requests
+
+from earlib import paths
+from earlib.datasets import near
+
+
+class Unavailable(OSError):
+    """A data file is neither at hand nor to be had; the message is one line with the reason and the next step."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as its publisher gives it out."""
+
+    url: str
+    sha256: str
+    licence: str
+
+
+FILES = {
+    "locomo10.json": File(
+        url="https://raw.githubusercontent.com/snap-research/locomo/"
+        "3eb6f2c585f5e1699204e3c3bdf7adc5c28cb376/data/locomo10.json",
+        sha256="79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
+        licence="CC BY-NC 4.0",
+    ),
+}
+
+
+def fetch(name, timeout=5.0):
+    """Path of a data file with the pinned checksum: from the search path, else downloaded to its last folder.
+
+    Parameters
+    ----------
+    name : str
+        One of `FILES`.
+    timeout : float
+        Seconds that the publisher's server may stay silent, at first contact and later; there is one attempt.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or a file at hand with another checksum (it is neither used nor overwritten).
+    Unavailable
+        If it has to be downloaded and cannot be: no network, no answer, wrong bytes, a folder without room.
+    """
+    if name not in FILES:
+        raise ValueError(f"unknown data file {name!r}{near(name, FILES)}; known: {', '.join(FILES)}")
+    folders = paths.data_folders()
+    for folder in folders:
+        if (folder / name).exists():
+            return _verified(folder / name, FILES[name])
+    return _download(name, FILES[name], folders[-1], timeout)
+
+
+def _verified(path, file):
+    try:
+        found = pooch.file_hash(str(path), alg="sha256")
+    except OSError as error:
+        raise OSError(error.errno, f"cannot read {path}: {error.strerror}") from error
+    if found != file.sha256:
+        raise ValueError(
+            f"{path}: wrong checksum: expected SHA-256 {file.sha256}, found {found}; "
+            f"remove the file to download it again, or put the one from {file.url} in its place"
+        )
+    return path
+
+
+def _download(name, file, folder, timeout):
+    # pooch writes to a temporary file in the same folder, checks the hash, and only then renames it.
+    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=1 << 18, timeout=timeout)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _first_contact(file.url, timeout)
+        print(f"downloading {name} ({file.licence}) from {file.url}", file=sys.stderr)
+        with _quiet(pooch.get_logger()):
+            pooch.retrieve(file.url, f"sha256:{file.sha256}", fname=name, path=folder, downloader=downloader)
+        os.chmod(folder / name, 0o644)
+    except requests.RequestException as error:
+        raise Unavailable(_message(name, file, _reason(error, file.url, timeout))) from error
+    except ValueError as error:
+        reason = f"the bytes received do not have the SHA-256 {file.sha256}; nothing was kept"
+        raise Unavailable(_message(name, file, reason)) from error
+    except OSError as error:
+        reason = f"cannot write to the folder {folder}: {error.strerror or error}"
+        raise Unavailable(_message(name, file, reason)) from error
+    return folder / name
+
+
+def _first_contact(url, timeout):
+    """Raise within `timeout` if the server does not answer at all.
+
+    A socket's own timeout covers neither the look-up of the name nor a host with many addresses, so the
+    question is asked in a thread that may be left behind.
+    """
+    outcome = [requests.ConnectTimeout("no answer")]
+
+    def ask():
+        try:
+            requests.head(url, timeout=timeout).close()
+            outcome[0] = None
+        except requests.RequestException as error:
+            outcome[0] = error
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    failure = outcome[0]
+    if failure:
+        raise failure
+
+
+@contextlib.contextmanager
+def _quiet(logger):
+    level = logger.level
+    logger.setLevel("WARNING")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error, url, timeout):
+    host = urlsplit(url).hostname
+    if isinstance(error, requests.HTTPError):
+        return f"{host} answered {error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.Timeout):
+        return f"no answer from {host} within {timeout:g} s"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return f"the download from {host} broke off; nothing was kept"
+    if "timed out" in str(error):  # a stall in the body is reported as a plain ConnectionError
+        return f"{host} stopped sending for {timeout:g} s; nothing was kept"
+    return f"no connection to {host} ({_root(error)})"
+
+
+def _root(error):
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    return getattr(error, "strerror", None) or error
+
+
+def _message(name, file, reason):
+    folders = " or ".join(str(folder) for folder in paths.data_folders())
+    return (
+        f"{name} cannot be had: {reason}. Put the file from {file.url} (SHA-256 {file.sha256}) into {folders}, "
+        f"or name its folder in the environment variable EARLIB_DATA"
+    )
