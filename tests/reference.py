@@ -263,7 +263,7 @@ def current_query(config: Config, W_q, W_m, n, query, memories, gold, uniforms, 
 
 def replay(config: Config, W_q, W_m, n, query, pool, uniforms):
     """Algorithm 3, lines 14 to 22: the chosen experiences, their slates and L_rep."""
-    u_choice = uniforms["u_choice"][n] if config.replay_choice == "random" else None
+    u_choice = uniforms["u_choice"][n] if config.replay_size and config.replay_choice == "random" else None
     chosen = choose_experiences(config, query, pool, u_choice)  # line 14
     slates, loss = [], query.new_zeros(())  # line 15
     for k, e in enumerate(chosen):  # line 16

@@ -423,6 +423,27 @@ def test_rmm_shows_one_slate_and_the_last_batch_may_be_short():
     assert got.multiply_adds == 2 * 6 * (1 + 6) * 3**2
 
 
+@pytest.mark.parametrize(
+    "options, needed",
+    [
+        ({}, {"u_replay"}),
+        ({"replay_choice": "random"}, {"u_replay", "u_choice"}),
+        ({"replay_slate": "softmax"}, {"u_replay", "u_draw"}),
+        ({"training_slates": "gumbel", "replay_size": 0, "replay_choice": "random"}, {"u_slate"}),
+    ],
+)
+def test_only_the_uniforms_that_are_needed(options, needed):
+    config = Config(**{**SMALL, **options})
+    queries, memories, gold, order, uniforms, W_q, W_m = world(config)
+    some = {name: uniforms[name] for name in needed | {"u_critic"}}
+    got = reference.train(config, queries, memories, gold, order, some, W_q, W_m)
+    assert got.losses == reference.train(config, queries, memories, gold, order, uniforms, W_q, W_m).losses
+    for name in some:
+        with pytest.raises(KeyError, match=name):
+            fewer = {other: u for other, u in some.items() if other != name}
+            reference.train(config, queries, memories, gold, order, fewer, W_q, W_m)
+
+
 def test_multiply_adds_count_replayed_experiences():
     config = Config(**SMALL)
     got = reference.train(config, *world(config))
