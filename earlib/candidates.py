@@ -1,0 +1,205 @@
+"""First stage: the K memories of a question's own scope that are closest to it by cosine."""
+
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field, fields
+
+import torch
+
+from earlib.datasets import ADVERSARIAL, near
+from earlib.encoders import encode
+from earlib.ranking import best
+
+STORES = {"dialogue": ("dialogue",), "observation": ("observation",), "both": ("dialogue", "observation")}
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Candidates of N questions from a bank of M memories.
+
+    Attributes
+    ----------
+    query : torch.Tensor
+        Embeddings of the questions, `[N, d]`.
+    bank : torch.Tensor
+        Embeddings of all memories of the benchmark, in its order, `[M, d]`.
+    index : torch.Tensor
+        Rows of the bank, the best first, `[N, K]` int64.
+    gold : torch.Tensor
+        Which candidates are gold, `[N, K]` bool.
+    gold_count : torch.Tensor
+        Gold memories of a question in the searched stores, found or not, `[N]` int64.
+    ids, categories, scopes : tuple of str
+        Of the N questions.
+    memory_ids, stores : tuple of str
+        Of the M memories.
+    gold_in_store : dict
+        `gold_count` for each searched store alone, {store: `[N]` int64}.
+    """
+
+    query: torch.Tensor
+    bank: torch.Tensor
+    index: torch.Tensor
+    gold: torch.Tensor
+    gold_count: torch.Tensor
+    ids: tuple
+    memory_ids: tuple
+    categories: tuple
+    scopes: tuple
+    stores: tuple = ()
+    gold_in_store: dict = field(default_factory=dict)
+
+    @property
+    def memory(self):
+        """Embeddings of the candidates, `[N, K, d]`."""
+        return self.bank[self.index]
+
+    def fingerprint(self):
+        """SHA-256 (hex) over all tensors, ids and labels; equal exactly when a run would see the same candidates."""
+        digest = hashlib.sha256()
+        for name in (entry.name for entry in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, torch.Tensor):
+                digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+                digest.update(value.contiguous().numpy())
+            else:
+                plain = {key: count.tolist() for key, count in value.items()} if isinstance(value, dict) else value
+                digest.update(json.dumps([name, plain]).encode())
+        return digest.hexdigest()
+
+
+def top_k(query, bank, k):
+    """The k rows of a bank closest to each query by cosine; of equal ones the first in the bank.
+
+    Products are summed in float64 and rounded to float32: sums in float32 depend on where in the bank a row stands
+    and on how many queries share the product, so that equal memories would not tie.
+
+    Parameters
+    ----------
+    query : torch.Tensor
+        Unit embeddings, `[..., d]`; one query or many.
+    bank : torch.Tensor
+        Unit embeddings, `[M, d]`.
+    k : int
+
+    Returns
+    -------
+    similarity : torch.Tensor
+        Descending, `[..., k]` float32.
+    index : torch.Tensor
+        Rows of the bank, `[..., k]` int64.
+
+    Raises
+    ------
+    ValueError
+        If k is not between 1 and M.
+    """
+    if not 1 <= k <= len(bank):
+        raise ValueError(f"k = {k}: expected 1 to {len(bank)}, the number of memories in the bank")
+    similarity = (query.double() @ bank.double().T).float()
+    index = best(similarity, k)
+    return similarity.gather(-1, index), index
+
+
+def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue"):
+    """Candidates of every question of a benchmark that is not adversarial.
+
+    "both" takes K/2 memories from each store, as in the paper's section on heterogeneous memory, and orders all K by
+    cosine. Ties are broken by memory order. A dialogue turn is gold if it is evidence of the question, an observation
+    if it was drawn from such a turn.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+    encoder : str
+        One of `encoders.REGISTRY`.
+    depth : int
+        K, candidates of a question.
+    store : {"dialogue", "observation", "both"}
+        Where they come from.
+
+    Returns
+    -------
+    Candidates
+
+    Raises
+    ------
+    ValueError
+        For an unknown store or encoder, a K that is not positive (and even, for "both"), or one that exceeds the
+        memories of a scope (dataset, scope, its size and K are named).
+    """
+    if store not in STORES:
+        raise ValueError(f"unknown store {store!r}{near(store, STORES)}; known: {', '.join(STORES)}")
+    stores = STORES[store]
+    if depth < 1 or depth % len(stores):
+        raise ValueError(f"depth (K = {depth}): expected a positive multiple of {len(stores)} for store {store!r}")
+    memories = benchmark.memories
+    bank = torch.from_numpy(encode([memory.text for memory in memories], encoder, "memory"))
+    every = torch.from_numpy(encode([query.text for query in benchmark.queries], encoder, "query"))
+    asked = [number for number, query in enumerate(benchmark.queries) if query.category != ADVERSARIAL]
+    queries, query = [benchmark.queries[number] for number in asked], every[asked]
+    index = _search(benchmark, queries, query, bank, stores, depth)
+    gold, counts = _gold(memories, queries, index, stores)
+    return Candidates(
+        query=query,
+        bank=bank,
+        index=index,
+        gold=gold,
+        gold_count=sum(counts.values()),
+        ids=tuple(query.id for query in queries),
+        memory_ids=tuple(memory.id for memory in memories),
+        categories=tuple(query.category for query in queries),
+        scopes=tuple(query.scope for query in queries),
+        stores=tuple(memory.store for memory in memories),
+        gold_in_store=counts,
+    )
+
+
+def _search(benchmark, queries, query, bank, stores, depth):
+    """Rows of the bank, `[N, K]`: one product for each scope and store."""
+    share = depth // len(stores)
+    rows, numbers = defaultdict(list), defaultdict(list)
+    for row, memory in enumerate(benchmark.memories):
+        rows[memory.scope, memory.store].append(row)
+    for number, asked in enumerate(queries):
+        numbers[asked.scope].append(number)
+    index = torch.empty(len(queries), depth, dtype=torch.int64)
+    for scope, of_scope in numbers.items():
+        similarity, found = [], []
+        for store in stores:
+            held = torch.tensor(rows[scope, store], dtype=torch.int64)
+            if share > len(held):
+                half = "" if len(stores) == 1 else f" (K/2 = {share} from each store)"
+                raise ValueError(
+                    f"{benchmark.name}: scope {scope!r} holds {len(held)} {store} memories, fewer than K = {depth}"
+                    f"{half}; choose a smaller depth"
+                )
+            values, places = top_k(query[of_scope], bank[held], share)
+            similarity.append(values)
+            found.append(held[places])
+        index[of_scope] = _merged(torch.cat(similarity, -1), torch.cat(found, -1))
+    return index
+
+
+def _merged(similarity, found):
+    """Rows of all stores by descending similarity, ties in memory order."""
+    found, order = found.sort(-1)
+    return found.gather(-1, best(similarity.gather(-1, order), found.shape[-1]))
+
+
+def _gold(memories, queries, index, stores):
+    """Gold candidates `[N, K]`, and the gold memories of each store `[N]`."""
+    drawn_from = defaultdict(list)  # dialogue turn -> rows of the memories that hold it
+    for row, memory in enumerate(memories):
+        if memory.store in stores:
+            for turn in (memory.id,) if memory.store == "dialogue" else memory.sources:
+                drawn_from[turn].append(row)
+    gold = torch.zeros(index.shape, dtype=torch.bool)
+    counts = {store: torch.zeros(len(queries), dtype=torch.int64) for store in stores}
+    for number, (query, candidates) in enumerate(zip(queries, index.tolist(), strict=True)):
+        held = {row for turn in query.gold for row in drawn_from.get(turn, ())}
+        gold[number] = torch.tensor([row in held for row in candidates])
+        for row in held:
+            counts[memories[row].store][number] += 1
+    return gold, counts

@@ -1,0 +1,168 @@
+"""First stage: the right candidates in the right order, their gold, and the published calibration on LoCoMo."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from earlib import datasets, paths
+from earlib.candidates import retrieve, top_k
+from earlib.datasets import Benchmark, Memory, Query
+from earlib.encoders import encode
+
+POOL = ["Anna moved to Oslo.", "The soup was salty.", "Bo adopted a cat.", "We went hiking.", "Take care, bye!", ""]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def small(cache):
+    """Two scopes; the first has four turns and three observations."""
+    turns = [Memory(f"a/{i}", "a", "dialogue", "S1", "", POOL[i]) for i in range(4)]
+    seen = [((), "Bo has a pet."), (("a/0",), "Anna lives in Oslo."), (("a/0", "a/3"), "Anna likes hiking in Oslo.")]
+    seen = [Memory(f"a/o{i}", "a", "observation", "S1", "", text, sources) for i, (sources, text) in enumerate(seen)]
+    other = [Memory(f"b/{i}", "b", "dialogue", "S1", "", "Anna moved to Oslo.") for i in range(4)]
+    queries = (
+        Query("q0", "a", "Where does Anna live?", "Oslo", "single-hop", ("a/0", "a/2")),
+        Query("q1", "b", "Where does Anna live?", "?", "adversarial", ("b/0",)),
+        Query("q2", "b", "Where does Anna live?", "Oslo", "temporal", ()),
+    )
+    return Benchmark("Small", (*turns[:2], *other, *seen, *turns[2:]), queries)
+
+
+def plain(query, rows, bank, k):
+    """The k best rows for one query, one product at a time."""
+    similarity = {row: np.float32(sum(a * b for a, b in zip(query, bank[row], strict=True))) for row in rows}
+    return sorted(rows, key=lambda row: (-similarity[row], row))[:k]
+
+
+vectors = st.lists(st.integers(-2, 2), min_size=3, max_size=3)
+
+
+@given(st.lists(vectors, min_size=1, max_size=40), st.lists(vectors, min_size=1, max_size=5), st.data())
+def test_top_k_orders_by_similarity_then_memory(bank, queries, data):
+    k = data.draw(st.integers(1, len(bank)))
+    similarity, index = top_k(torch.tensor(queries).float(), torch.tensor(bank).float(), k)
+    for number, query in enumerate(queries):
+        assert index[number].tolist() == plain(query, range(len(bank)), bank, k)
+        assert similarity[number].tolist() == [np.dot(query, bank[row]) for row in index[number]]
+        one = top_k(torch.tensor(query).float(), torch.tensor(bank).float(), k)  # an online bank
+        assert (one[0] == similarity[number]).all() and (one[1] == index[number]).all()
+
+
+@pytest.mark.parametrize("size", [5, 369, 689])
+def test_equal_memories_tie_whatever_their_place(size):
+    bank = torch.nn.functional.normalize(torch.randn(size, 384, generator=torch.Generator().manual_seed(size)), dim=1)
+    bank[[1, size // 2, size - 1]] = bank[0].clone()
+    for count in (1, 3, 150):
+        queries = torch.cat([bank[:1], torch.nn.functional.normalize(bank[: count - 1] + 2 * bank[0], dim=1)])
+        _, index = top_k(queries[:count], bank, 4)
+        assert (index == torch.tensor([0, 1, size // 2, size - 1])).all()
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_top_k_out_of_range(k):
+    with pytest.raises(ValueError, match=f"k = {k}: expected 1 to 3"):
+        top_k(torch.ones(2), torch.ones(3, 2), k)
+
+
+texts = st.sampled_from(POOL)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["dialogue", "observation"]), texts), max_size=30),
+    st.lists(st.tuples(st.sampled_from("ab"), texts), min_size=1, max_size=4),
+    st.sampled_from(["dialogue", "observation", "both"]),
+)
+def test_retrieve_equals_one_query_at_a_time(cache, memories, queries, store):
+    # Two of each kind in each scope, so that K = 2 (and one from each store) always fits.
+    for kind in ("dialogue", "observation"):
+        memories = memories + [(scope, kind, text) for scope in "ab" for text in POOL[:2]]
+    memories = tuple(Memory(str(i), scope, kind, "", "", text) for i, (scope, kind, text) in enumerate(memories))
+    queries = tuple(Query(f"q{i}", scope, text, "", "temporal", ()) for i, (scope, text) in enumerate(queries))
+    found = retrieve(Benchmark("Drawn", memories, queries), "minilm", 2, store)
+    bank = encode([memory.text for memory in memories]).astype(np.float64)
+    asked = encode([query.text for query in queries], kind="query").astype(np.float64)
+    for number, query in enumerate(queries):
+        rows = []
+        for kind in ("dialogue", "observation") if store == "both" else (store,):
+            held = (query.scope, kind)
+            of_kind = [row for row, memory in enumerate(memories) if (memory.scope, memory.store) == held]
+            rows += plain(asked[number], of_kind, bank, 1 if store == "both" else 2)
+        assert found.index[number].tolist() == plain(asked[number], sorted(rows), bank, 2)
+
+
+def test_candidates_of_the_dialogue_store(small):
+    found = retrieve(small, "minilm", 4)
+    assert found.ids == ("q0", "q2")  # the adversarial question is left out
+    assert (found.categories, found.scopes) == (("single-hop", "temporal"), ("a", "b"))
+    assert found.memory_ids[6:9] == ("a/o0", "a/o1", "a/o2") and found.bank.shape == (11, 384)
+    assert found.memory_ids[found.index[0, 0]] == "a/0"
+    assert {found.memory_ids[row] for row in found.index[0]} == {"a/0", "a/1", "a/2", "a/3"}
+    assert found.index[1].tolist() == [2, 3, 4, 5]  # four equal turns in memory order
+    assert [found.memory_ids[row] in ("a/0", "a/2") for row in found.index[0]] == found.gold[0].tolist()
+    assert found.gold_count.tolist() == [2, 0] and not found.gold[1].any()
+    assert (found.memory[0, 1] == found.bank[found.index[0, 1]]).all() and found.memory.shape == (2, 4, 384)
+
+
+def test_observations_are_gold_through_their_sources(small):
+    alone = dataclasses.replace(small, queries=small.queries[:1])
+    found = retrieve(alone, "minilm", 3, "observation")
+    gold = {found.memory_ids[row] for row, is_gold in zip(found.index[0], found.gold[0], strict=True) if is_gold}
+    assert gold == {"a/o1", "a/o2"} and found.gold_count.tolist() == [2]
+
+
+def test_both_stores_take_half_of_the_candidates_each(small):
+    found = retrieve(dataclasses.replace(small, queries=small.queries[:1]), "minilm", 4, "both")
+    assert sorted(found.stores[row] for row in found.index[0]) == ["dialogue"] * 2 + ["observation"] * 2
+    similarity = found.memory[0] @ found.query[0]
+    assert (similarity.diff() <= 1e-6).all()
+    assert found.gold_count.tolist() == [4]  # gold of both stores, found or not
+    assert found.gold_in_store == {"dialogue": torch.tensor([2]), "observation": torch.tensor([2])}
+
+
+def test_too_many_candidates_are_named(small):
+    with pytest.raises(ValueError, match="Small: scope 'a' holds 4 dialogue memories, fewer than K = 5"):
+        retrieve(small, "minilm", 5)
+    with pytest.raises(ValueError, match=r"Small: scope 'a' holds 3 observation memories, .*K = 8 \(K/2 = 4"):
+        retrieve(small, "minilm", 8, "both")
+    with pytest.raises(ValueError, match="scope 'b' holds 0 observation memories"):
+        retrieve(small, "minilm", 2, "both")
+
+
+@pytest.mark.parametrize("depth, store", [(0, "dialogue"), (-2, "both"), (5, "both")])
+def test_depth_out_of_range(small, depth, store):
+    with pytest.raises(ValueError, match=f"K = {depth}.: expected a positive multiple"):
+        retrieve(small, "minilm", depth, store)
+
+
+def test_unknown_store(small):
+    with pytest.raises(ValueError, match="unknown store 'observations', did you mean 'observation'"):
+        retrieve(small, "minilm", 2, "observations")
+
+
+def test_fingerprint_follows_content(small):
+    found = retrieve(small, "minilm", 4)
+    assert found.fingerprint() == retrieve(small, "minilm", 4).fingerprint()
+    changes = {"gold": ~found.gold, "bank": found.bank + 1, "index": found.index.flip(1), "ids": ("q0", "q3")}
+    others = {dataclasses.replace(found, **{name: value}).fingerprint() for name, value in changes.items()}
+    assert len(others | {found.fingerprint()}) == 5
+
+
+def test_static_retriever_on_locomo_is_calibrated():
+    if not any((folder / "locomo10.json").is_file() for folder in paths.data_folders()):
+        pytest.skip(f"no locomo10.json in {' or '.join(map(str, paths.data_folders()))}; set EARLIB_DATA to its folder")
+    found = retrieve(datasets.load("locomo"), "minilm", 20)
+    asked = found.gold_count > 0
+    assert int(asked.sum()) == 1536
+    gold, count = found.gold[asked].int().cumsum(-1), found.gold_count[asked]
+    for k, recall, hitrate in ((5, 32.1, 41.7), (20, 48.9, 62.0)):
+        assert 100 * (gold[:, k - 1] == count).double().mean() == pytest.approx(recall, abs=0.2)
+        assert 100 * (gold[:, k - 1] > 0).double().mean() == pytest.approx(hitrate, abs=0.2)
