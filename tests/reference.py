@@ -208,6 +208,8 @@ def reward_of_experience(e: Experience) -> float:
 def choose_experiences(config: Config, query, pool, u_choice) -> list[Experience]:
     """J_n: B experiences of the pool, or all of a smaller one (Eq. 15; "Impact of Sampling Strategy")."""
     B = min(config.replay_size, len(pool))
+    if B == 0:
+        return []
     if config.replay_choice == "similarity":  # Eq. 15, Algorithm 3 line 14: before the adapter
         return [pool[r] for r in top([float(query @ e.query / (query.norm() * e.query.norm())) for e in pool], B)]
     if config.replay_choice == "reward":  # the bottom B
