@@ -8,12 +8,26 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field, model_validator
 
+from earlib.datasets import near
+
 
 def _field(default, symbol, section, text, **limits):
     return Field(default, description=text, json_schema_extra={"symbol": symbol, "section": section}, **limits)
 
 
-class Config(BaseModel, frozen=True, extra="forbid"):
+class Checked(BaseModel, frozen=True, extra="forbid"):
+    """Settings by name; an unknown name is refused with the names that it resembles."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given):
+        for name in given:
+            if name not in cls.model_fields:
+                raise ValueError(f"unknown parameter {name!r}{near(name, cls.model_fields)}")
+        return given
+
+
+class Config(Checked):
     """Hyper-parameters of one system; the defaults are the paper's EAR.
 
     Raises

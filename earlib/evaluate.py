@@ -36,6 +36,27 @@ def measure(candidates, queries, slates):
     return values.masked_fill(count == 0, torch.nan).cpu().numpy()
 
 
+def ranking(candidates, cut):
+    """Measures of the first-stage ranking itself, over all questions.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    cut : int
+        How many of the candidates count as retrieved; with K, what no reranker can exceed.
+
+    Returns
+    -------
+    values : numpy.ndarray
+        `[3, 1, N]` as in `measure`.
+    queries : numpy.ndarray
+        `[1, N]`.
+    """
+    queries = torch.arange(len(candidates.query))[None]
+    slates = torch.arange(cut).expand(1, len(candidates.query), cut)
+    return measure(candidates, queries, slates), queries.numpy()
+
+
 def equal_calls(config, candidates, critic, queries, calls, uniforms):
     """Control without adapter and bandit: show the retriever's ranking to the critic, s memories a call.
 
@@ -85,7 +106,7 @@ def summary(values, queries):
     values : numpy.ndarray
         `[R, E]`, NaN where a question does not count.
     queries : numpy.ndarray
-        Query numbers, `[R, E]`.
+        Query numbers, `[R, E]`; -1 where a seed has fewer questions than another.
 
     Returns
     -------
@@ -102,7 +123,7 @@ def summary(values, queries):
         "low": low,
         "high": high,
         "n_queries": int(counted.sum(1).min()),
-        "excluded": int((~counted).sum(1).max()),
+        "excluded": int((~counted & (queries >= 0)).sum(1).max()),
         "seeds": len(values),
     }
 
@@ -113,6 +134,25 @@ def difference(values, others, queries):
     Parameters and result as in `summary`; `others` has the shape of `values`.
     """
     return summary(values - others, queries)
+
+
+def first_above(seen, means, level):
+    """The first evaluation from which a curve stays above a level.
+
+    Parameters
+    ----------
+    seen, means : sequence
+        Training queries before each evaluation, and the mean reached.
+    level : float
+
+    Returns
+    -------
+    int or None
+        Training queries seen by then; None if the curve ends at or below the level.
+    """
+    below = [at for at, mean in enumerate(means) if mean <= level]
+    first = below[-1] + 1 if below else 0
+    return int(seen[first]) if first < len(means) else None
 
 
 def _interval(values, queries):

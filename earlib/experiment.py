@@ -11,13 +11,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from earlib import candidates as first_stage
 from earlib import datasets, draws, evaluate, paths
-from earlib.config import VARIANTS, Config
+from earlib.config import VARIANTS, Checked, Config
 from earlib.critic import SimulatedCritic
 from earlib.learner import Learner
+from earlib.ranking import best
 
 CORE = (
     "adapter", "candidates", "config", "critic", "draws", "evaluate", "experiment", "explorer", "learner", "objective",
@@ -26,7 +27,7 @@ CORE = (
 TRAINED_SHARE = 0.8
 
 
-class Setting(BaseModel, frozen=True, extra="forbid"):
+class Setting(Checked):
     """What a system is run on.
 
     Raises
@@ -199,7 +200,7 @@ def _store(path, result):
     try:
         paths.write_atomically(path, buffer.getvalue())
     except OSError as error:  # a cache that cannot be written must not lose the run
-        warnings.warn(f"the run is not cached: {error}", stacklevel=2)
+        warnings.warn(f"the run is not cached: {error.strerror}", stacklevel=2)
 
 
 def _load(path):
@@ -208,7 +209,7 @@ def _load(path):
     try:
         with np.load(path, allow_pickle=False) as stored:
             return Run(**{name: stored[name] for name in Run._fields})
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         warnings.warn(f"cached run {path} cannot be read ({error}); it is computed again", stacklevel=2)
         return None
 
@@ -238,27 +239,105 @@ def run_variant(setting, name, **changes):
     return (result.explorer if variant.explorer else result.adapter[-1]), result.queries
 
 
-def run_control(setting, calls, **changes):
-    """Run the equal-call control: no adapter, no bandit, the same critic (`evaluate.equal_calls`).
+def run_control(setting, name, **changes):
+    """Run a control that learns nothing: `ceiling`, or `equal_calls_C` with C critic calls a question.
 
-    Parameters and result as in `run_variant`; `calls` is the number of critic calls a question.
+    The ceiling puts the gold memories among the candidates first: no reranker can exceed it. The equal-call control
+    is `evaluate.equal_calls`, with the same critic as the variants. Result as in `run_variant`.
     """
+    calls = int(name.removeprefix("equal_calls_")) if name != "ceiling" else 1
     config = Config(**{**changes, "rounds": calls})
     found = _candidates(setting, config.depth)
     parts = []
     for seed in range(setting.seeds):
         train, evaluation = (torch.from_numpy(part)[None] for part in split(found.scopes, setting, seed))
-        critic = SimulatedCritic(config, found.gold, calibration=train)
-        noise = draws.draw(config, (seed,), evaluation, config.depth, len(found.query), "test")
-        slates = evaluate.equal_calls(config, found, critic, evaluation, calls, noise)
+        if name == "ceiling":
+            slates = best(found.gold[evaluation].double(), config.slate_size)
+        else:
+            critic = SimulatedCritic(config, found.gold, calibration=train)
+            noise = draws.draw(config, (seed,), evaluation, config.depth, len(found.query), "test")
+            slates = evaluate.equal_calls(config, found, critic, evaluation, calls, noise)
         values = evaluate.measure(found, evaluation, slates)
         parts.append(Run(np.zeros(1), evaluation.numpy(), values[None], values, values))
     merged = _merge(parts)
     return merged.explorer, merged.queries
 
 
-def rows(setting, variant, values, queries, against=None, **keys):
-    """Rows of a record: one a measure, with interval, and the paired difference to another variant.
+def compare(setting, names, baseline, **changes):
+    """Run variants and controls, each against the same baseline on the same questions.
+
+    Parameters
+    ----------
+    setting : Setting
+    names : sequence of str
+        Keys of `config.VARIANTS`, "ceiling", or "equal_calls_2" and the like.
+    baseline : str
+        The one that all are compared with.
+    **changes
+        Hyper-parameters that differ from the paper's defaults, for all.
+
+    Returns
+    -------
+    list of dict
+        Rows as in `rows`; those of the baseline come without a difference.
+    """
+
+    def reached(name):
+        return (run_variant if name in VARIANTS else run_control)(setting, name, **changes)
+
+    against, _ = reached(baseline)
+    made = []
+    for name in names:
+        values, queries = reached(name)
+        asks = name.startswith("equal_calls") or (name in VARIANTS and VARIANTS[name].explorer)
+        made += rows(setting, name, values, queries, None if name == baseline else against, sees_gold=asks)
+    return made
+
+
+def paired(**grid):
+    """Combinations of hyper-parameters: lists of equal length go together, a single value goes with every other.
+
+    >>> paired(precision=[88, 70], recall=[86])
+    [{'precision': 88, 'recall': 86}, {'precision': 70, 'recall': 86}]
+
+    Raises
+    ------
+    ValueError
+        If two lists have different lengths and neither has one value.
+    """
+    length = max(map(len, grid.values()))
+    if any(len(values) not in (1, length) for values in grid.values()):
+        told = ", ".join(f"{name} has {len(values)}" for name, values in grid.items())
+        raise ValueError(f"expected lists of equal length, or single values: {told}")
+    return [{name: values[at % len(values)] for name, values in grid.items()} for at in range(length)]
+
+
+def curve(setting, name, **changes):
+    """Recall@5 of adapter-only inference along training, each point against the untrained adapter.
+
+    Parameters
+    ----------
+    setting : Setting
+        `evaluate_every` says how often.
+    name : str
+        A key of `config.VARIANTS`.
+    **changes
+        Hyper-parameters that differ from the paper's defaults.
+
+    Returns
+    -------
+    list of dict
+        Rows as in `rows`, with the further key `training_queries`.
+    """
+    result = run(setting, Config(**{**VARIANTS[name].changes, **changes}))
+    made = []
+    for seen, values in zip(result.seen, result.adapter, strict=True):
+        made += rows(setting, name, values[:1], result.queries, result.adapter[0, :1], training_queries=int(seen))
+    return made
+
+
+def rows(setting, variant, values, queries, baseline=None, **keys):
+    """Rows of a record: one a measure, with its interval and the paired difference to a baseline.
 
     Parameters
     ----------
@@ -266,21 +345,21 @@ def rows(setting, variant, values, queries, against=None, **keys):
     variant : str
     values, queries : numpy.ndarray
         As `run_variant` returns them.
-    against : numpy.ndarray, optional
-        Values of the variant to compare with, on the same questions.
+    baseline : numpy.ndarray, optional
+        Values of the baseline on the same questions.
     **keys
-        Further keys of the rows.
+        Further keys and fields of the rows.
 
     Returns
     -------
     list of dict
     """
     made = []
-    for measure, of_measure in zip(evaluate.MEASURES, range(len(values)), strict=True):
+    for number, measure in enumerate(evaluate.MEASURES[: len(values)]):
         row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-        row |= {"metric": measure, **keys, **evaluate.summary(values[of_measure], queries)}
-        if against is not None:
-            gap = evaluate.difference(values[of_measure], against[of_measure], queries)
+        row |= {"metric": measure, **keys, **evaluate.summary(values[number], queries)}
+        if baseline is not None:
+            gap = evaluate.difference(values[number], baseline[number], queries)
             row |= {"difference": gap["measured"], "difference_low": gap["low"], "difference_high": gap["high"]}
         made.append(row)
     return made

@@ -109,7 +109,7 @@ def curves(frame, x, metric="recall@5", y="measured", band="std", by="variant", 
     names = list(dict.fromkeys([*frame[by], *(name for _, name, _ in static)]))
     style = styles(names)
     with matplotlib.rc_context(LOOK):
-        figure, panels = _panels(frame, panel, height=3.3, share=False)
+        figure, panels = _panels(frame, panel, height=3.3, share=True)
         for key, (axes, part) in panels.items():
             for name, line in part.groupby(by, sort=False):
                 _curve(axes, line.sort_values(x, kind="stable"), x, y, band, style[name], _label(name, labels))

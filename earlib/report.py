@@ -111,6 +111,37 @@ def row(dataset, encoder, variant, metric, *, against=None, compared_with=None, 
     return {**keys, **values, **_reported(keys, against or {}), "compared_with": compared_with}
 
 
+def missing(id, rows, dataset, encoder):
+    """Rows for the numbers of a paper's table that were not measured: a dash each, with the reason.
+
+    Parameters
+    ----------
+    id : str
+        As in `earlib.paper.reported`.
+    rows : list of dict
+        What was measured, as `row` returns it.
+    dataset, encoder : str
+        The setting that was run.
+
+    Returns
+    -------
+    list of dict
+    """
+    held = {(one.get("reported_dataset"), one.get("reported_encoder"), one["variant"], one["metric"]) for one in rows}
+    made = []
+    for one in paper.reported(id):
+        keys = [one.get(key) for key in KEYS]
+        if tuple(keys) in held:
+            continue
+        if one["metric"] in ("f1", "j"):
+            reason = "F1 and J need a language model, which this version does not run yet"
+        else:
+            absent = one["dataset"] if one["dataset"] != dataset else one.get("encoder")
+            reason = f"{paper.label(absent)} is not run in this profile"
+        made.append(row(*keys, against={"id": id}, measured=None, reason=reason))
+    return made
+
+
 def _reported(keys, against):
     asked = {key: value for key, value in {**keys, **against}.items() if value is not None}
     printed = paper.printed(**asked) if against else None
@@ -424,12 +455,13 @@ def _off(now, then, tolerance):
 
 
 def frame(record, **where):
-    """The rows of a record as a DataFrame; only those with these values of these keys."""
+    """The rows of a record as a DataFrame; only those with this value, or one of a tuple of values, of each key."""
     return pd.DataFrame(_rows(record, where))
 
 
 def _rows(record, where):
-    rows = [row for row in record["rows"] if all(row.get(key) == value for key, value in where.items())]
+    wanted = {key: value if isinstance(value, tuple) else (value,) for key, value in where.items()}
+    rows = [row for row in record["rows"] if all(row.get(key) in values for key, values in wanted.items())]
     if not rows:
         raise ValueError(f"record {record['id']}: no row has {where}")
     return rows
@@ -444,7 +476,7 @@ def table(record, index=("variant",), columns=("metric",), **where):
     index, columns : tuple of str
         Keys that name the lines and the columns; rows keep the record's order.
     **where
-        Only rows with these values.
+        Only rows with this value, or one of a tuple of values, of each key.
 
     Returns
     -------
@@ -471,6 +503,29 @@ def table(record, index=("variant",), columns=("metric",), **where):
     names = [key.replace("_", " ") for key in index]
     lines = pd.MultiIndex.from_tuples(cells, names=names)
     return pd.DataFrame(body, index=lines, columns=pd.MultiIndex.from_tuples(heads))
+
+
+def differences(record, index=("variant",), **where):
+    """What changed against what, for people to read: the paired difference, its interval, and the paper's.
+
+    Parameters and result as in `table`, a line a row that has a difference.
+    """
+    lines = []
+    for row in _rows(record, where):
+        if row.get("difference") is None:
+            continue
+        against = row.get("compared_with")
+        other = next((one for one in record["rows"] if against and _key(one) == _key({**row, **against})), {})
+        theirs = [one.get("reported") for one in (row, other)]
+        shown = f"{row['difference']:+.1f} [{row['difference_low']:+.1f}, {row['difference_high']:+.1f}]"
+        lines.append({
+            **{key.replace("_", " "): _label(row, key) for key in index},
+            "against": _keys_named(against) if against else "",
+            "difference (points)": shown,
+            "in the paper": "" if None in theirs else f"{theirs[0] - theirs[1]:+.1f}",
+            "verdict": row["verdict"],
+        })  # fmt: skip
+    return pd.DataFrame(lines).set_index([key.replace("_", " ") for key in index])
 
 
 def _label(row, key):

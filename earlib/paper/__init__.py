@@ -14,6 +14,8 @@ NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 # The names that readers see. Those of datasets, encoders, variants and measures are the paper's where it has one.
 LABELS = {
     **{name: variant.title for name, variant in VARIANTS.items()},
+    "ceiling": "Gold first (ceiling of the 20 candidates)",
+    **{f"equal_calls_{n}": f"Equal-call control, {n} call{'s' * (n > 1)}" for n in range(1, 5)},
     "locomo": "LoCoMo",
     "longmemeval": "LongMemEval",
     "toy": "toy dialogues",
@@ -27,6 +29,11 @@ LABELS = {
     "recall@5": "Recall@5",
     "hitrate@5": "Hitrate@5",
     "fractional recall@5": "fractional Recall@5",
+    "recall@20": "Recall@20",
+    "hitrate@20": "Hitrate@20",
+    "candidates": "All 20 candidates",
+    "with_gold": "Queries with a gold turn",
+    "observations": "Observations",
     "f1": "F1",
     "j": "J",
     "latency": "Latency",
@@ -44,11 +51,40 @@ LABELS = {
     "dialogue": "Dialogues",
     "observation": "Observations",
     "both": "Dialogues + Observations",
+    "initial_drop": "Largest drop below the retriever",
+    "conversation": "by conversation",
     "single-hop": "Single Hop",
     "multi-hop": "Multi Hop",
     "temporal": "Temporal",
     "open-domain": "Open Domain",
 }
+
+
+ENCODERS, DATASETS = ("contriever", "stella", "gte"), ("locomo", "longmemeval")  # of the paper
+DEFAULT_ENCODER = "contriever"  # what the paper uses wherever it names none
+
+
+def held_against(id, dataset, encoder, /, **keys):
+    """Where the paper reports what was measured in some setting, for `report.row(against=...)`.
+
+    Parameters
+    ----------
+    id : str
+        As in `reported`.
+    dataset, encoder : str
+        The setting measured. Another encoder than the paper's is held against the one it uses by default, None
+        against a number that names none; made dialogues are held against nothing.
+    **keys
+        Keys in which the paper's row differs (`dataset="longmemeval"`).
+
+    Returns
+    -------
+    dict or None
+    """
+    if dataset not in DATASETS:
+        return None
+    theirs = encoder if encoder is None or encoder in ENCODERS else DEFAULT_ENCODER
+    return {"id": id, "encoder": theirs, **keys}
 
 
 def label(name):

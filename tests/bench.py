@@ -1,0 +1,103 @@
+"""`make bench`: how fast the batched core is, as ratios measured in one run.
+
+EAR on 400 training queries, d = 384, K = 20, three seeds side by side:
+
+1. against the plain transcription of the paper in tests/reference.py, in float32, on the same queries and numbers;
+2. as a share of the rate that a plain large float32 matrix product reaches: the multiply-adds that the transcription
+   counts (forward and backward of both adapters, current and replayed), divided by the core's time;
+3. evaluation with the Explorer, 308 questions and three seeds.
+
+The embeddings are random unit vectors: no figure here depends on what they mean.
+"""
+
+import argparse
+import time
+from types import SimpleNamespace
+
+import reference
+import torch
+
+from earlib import draws
+from earlib.config import Config
+from earlib.critic import SimulatedCritic
+from earlib.learner import Learner
+
+QUERIES, BANK, DEPTH, WIDTH, SEEDS, TRAINED, EVALUATED = 1540, 5882, 20, 384, (0, 1, 2), 400, 308
+
+
+def problem():
+    """Candidates of the size of LoCoMo; two of the twenty are gold on average."""
+    rng = torch.Generator().manual_seed(0)
+    bank, query = (
+        torch.nn.functional.normalize(torch.randn(rows, WIDTH, generator=rng), dim=-1) for rows in (BANK, QUERIES)
+    )
+    index = torch.randint(BANK, (QUERIES, DEPTH), generator=rng)
+    return SimpleNamespace(query=query, bank=bank, index=index, gold=torch.rand(QUERIES, DEPTH, generator=rng) < 0.1)
+
+
+def timed(work):
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def matrix_rate(size=2048):
+    """Multiply-adds a second of a plain float32 matrix product: the best of several, so that noise cannot flatter."""
+    left, right, out = (torch.randn(size, size) for _ in range(3))
+    torch.mm(left, right, out=out)
+    return size**3 / min(timed(lambda: torch.mm(left, right, out=out)) for _ in range(5))
+
+
+def core(config, found, order, uniforms):
+    """Seconds of the batched core for all seeds, and the learner that it leaves."""
+    learner = Learner(config, found, SimulatedCritic(config, found.gold), SEEDS)
+    return timed(lambda: [None for _ in learner.train(order, uniforms)]), learner
+
+
+def plain(config, found, order, uniforms, queries):
+    """Seconds of the transcription for some queries of one seed, and the multiply-adds that it counted."""
+    named = {f"u_{name}": u[0] for name, u in uniforms._asdict().items() if u is not None}
+    start = (torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH, WIDTH))
+    result = []
+    memory = found.bank[found.index]
+    asked = order[0, :queries].tolist()
+    seconds = timed(
+        lambda: result.append(reference.train(config, found.query, memory, found.gold, asked, named, *start))
+    )
+    return seconds, result[0].multiply_adds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--plain-queries", type=int, default=TRAINED, help="queries that the transcription is timed on")
+    parser.add_argument("--repeat", type=int, default=7, help="runs of the core; the median counts")
+    options = parser.parse_args()
+    config, found = Config(), problem()
+    order = torch.stack([torch.randperm(QUERIES, generator=torch.Generator().manual_seed(s)) for s in SEEDS])
+    order, kept = order[:, :TRAINED], order[:, -EVALUATED:]
+    uniforms = draws.draw(config, SEEDS, order, DEPTH, QUERIES, "train")
+    noise = draws.draw(config, SEEDS, kept, DEPTH, QUERIES, "test")
+
+    core(config, found, order, uniforms)  # warm
+    seconds, rates, evaluations = [], [], []
+    for _ in range(options.repeat):  # rate and core in turn, so that both see the same machine
+        rates.append(matrix_rate())
+        spent, learner = core(config, found, order, uniforms)
+        seconds.append(spent)
+        evaluations.append(timed(lambda: learner.retrieve(kept, True, noise)))  # noqa: B023 (called at once)
+    slow, counted = plain(config, found, order, uniforms, options.plain_queries)
+    slow, counted = (value * TRAINED / options.plain_queries * len(SEEDS) for value in (slow, counted))
+
+    middle = sorted(range(options.repeat), key=lambda at: seconds[at] * rates[at])[options.repeat // 2]
+    share = counted / seconds[middle] / rates[middle]
+    print(f"threads {torch.get_num_threads()}; EAR, {TRAINED} queries, d = {WIDTH}, K = {DEPTH}, {len(SEEDS)} seeds")
+    print(f"matrix product, float32           {2 * rates[middle] / 1e9:8.1f} GFLOP/s")
+    print(f"batched core, all seeds           {seconds[middle]:8.2f} s")
+    print(f"plain transcription, all seeds    {slow:8.1f} s   (one seed timed, times {len(SEEDS)})")
+    print(f"ratio plain : core                {slow / seconds[middle]:8.1f}     (at least 10)")
+    print(f"share of the matrix rate          {100 * share:8.1f} %   (at least 35 %)")
+    print(f"evaluation with the Explorer      {sorted(evaluations)[options.repeat // 2]:8.3f} s   (under 0.1 s)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Measures, intervals and controls."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from earlib import evaluate
+from earlib.config import Config
+from earlib.draws import Uniforms
+
+CONFIG = Config(slate_size=2, depth=6)
+
+
+def found(gold, count=None):
+    gold = torch.tensor(gold, dtype=torch.bool)
+    return SimpleNamespace(
+        gold=gold, gold_count=gold.sum(-1) if count is None else torch.tensor(count), index=torch.zeros(gold.shape)
+    )
+
+
+def test_strict_any_and_fractional_recall():
+    candidates = found([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]], count=[2, 2, 0, 1])
+    slates = torch.tensor([[[0, 3], [0, 1], [0, 1], [0, 1]]])
+    strict, hit, fraction = evaluate.measure(candidates, torch.arange(4)[None], slates)
+    np.testing.assert_equal(strict, [[0, 0, np.nan, 0]])  # the second question's other gold memory is no candidate
+    np.testing.assert_equal(hit, [[1, 1, np.nan, 0]])
+    np.testing.assert_equal(fraction, [[0.5, 0.5, np.nan, 0]])
+
+
+@given(st.data())
+def test_the_three_measures_are_ordered(data):
+    gold = data.draw(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=5))
+    slates = torch.tensor([[data.draw(st.permutations(range(6)))[:3] for _ in gold]])
+    strict, hit, fraction = evaluate.measure(found(gold), torch.arange(len(gold))[None], slates)
+    counted = ~np.isnan(strict)
+    assert (strict[counted] <= fraction[counted]).all() and (fraction[counted] <= hit[counted]).all()
+
+
+def control(labels, calls):
+    """The control's slate for one query whose critic cites exactly these candidates; and what the critic was shown."""
+    shown = []
+
+    def critic(queries, slates, uniforms):
+        shown.append(slates[0, 0].tolist())
+        citations = torch.tensor(labels)[slates]
+        return citations, torch.ones_like(citations, dtype=torch.bool)
+
+    noise = Uniforms(torch.zeros(1, 1, calls, 6))
+    slate = evaluate.equal_calls(CONFIG, found([[0] * 6]), critic, torch.tensor([[0]]), calls, noise)
+    return slate[0, 0].tolist(), shown
+
+
+@pytest.mark.parametrize(
+    ("labels", "calls", "expected"),
+    [
+        ([-1, -1, -1, 1, 1, 1], 2, [3, 4]),  # cited, then the next unseen
+        ([-1, -1, -1, -1, 1, 1], 2, [4, 5]),  # nothing cited: the unseen by rank
+        ([-1, 1, -1, -1, -1, 1], 3, [1, 5]),  # all seen: the cited, by rank
+        ([-1, -1, -1, -1, -1, -1], 3, [0, 1]),  # all rejected: by rank
+    ],
+)
+def test_the_equal_call_control_puts_cited_then_unseen_then_rejected(labels, calls, expected):
+    slate, shown = control(labels, calls)
+    assert slate == expected
+    assert shown == [[2 * call, 2 * call + 1] for call in range(calls)]
+
+
+def test_the_equal_call_control_refuses_to_show_more_than_there_is():
+    with pytest.raises(ValueError, match="4 calls of 2 memories need 8 candidates, K is 6"):
+        control([1] * 6, 4)
+
+
+def test_a_summary_by_hand():
+    values = np.array([[1, 0, np.nan], [1, 1, 0]])
+    told = evaluate.summary(values, np.array([[0, 1, 2], [3, 1, 4]]))
+    assert told["measured"] == pytest.approx((50 + 100 * 2 / 3) / 2)
+    assert told["std"] == pytest.approx(np.std([50, 100 * 2 / 3], ddof=1))
+    assert (told["n_queries"], told["excluded"], told["seeds"]) == (2, 1, 2)
+    assert told["low"] <= told["measured"] <= told["high"]
+    wider = np.pad(values, [(0, 0), (0, 2)], constant_values=np.nan)
+    assert evaluate.summary(wider, np.array([[0, 1, 2, -1, -1]] * 2))["excluded"] == 1  # padding is no question
+
+
+def test_an_interval_covers_the_truth_as_often_as_it_says():
+    rng, inside = np.random.default_rng(1), 0
+    for _ in range(200):
+        values = (rng.random((1, 80)) < 0.4).astype(float)
+        told = evaluate.summary(values, np.arange(80)[None])
+        inside += told["low"] <= 40 <= told["high"]
+    assert 180 <= inside <= 199  # 95 % of 200 is 190; percentile intervals are a little short
+
+
+def test_the_difference_of_a_system_from_itself_is_nothing_and_pairs_by_question():
+    values = np.random.default_rng(0).random((2, 50))
+    queries = np.tile(np.arange(50), (2, 1))
+    same = evaluate.difference(values, values, queries)
+    assert (same["measured"], same["low"], same["high"]) == (0, 0, 0)
+    shifted = evaluate.difference(values + 0.1, values, queries)
+    assert shifted["low"] == pytest.approx(10) and shifted["high"] == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [([5, 6, 7], 0), ([3, 6, 3, 7, 8], 3), ([3, 3, 5], None), ([5, 6, 4], None)],
+)
+def test_when_a_curve_passes_a_level_for_good(means, expected):
+    seen = [0, 1, 2, 3, 4][: len(means)]
+    level = {0: 4}.get(expected, 5)
+    assert evaluate.first_above(seen, means, level) == expected

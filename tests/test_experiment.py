@@ -1,0 +1,181 @@
+"""Runs: splits, the cache, and what variants share. On the package's own dialogues, with the real encoder."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from earlib import evaluate, experiment, paths
+from earlib.config import VARIANTS, Config
+from earlib.experiment import Setting
+
+SCOPES = [f"c{i % 5}" for i in range(83)]
+SMALL = {"dataset": "toy", "seeds": 2, "train_queries": 24}
+
+
+def test_the_random_split_is_the_stated_one():
+    train, evaluation = experiment.split(SCOPES, Setting(), 3)
+    order = np.random.default_rng(3).permutation(83)
+    assert np.array_equal(train, order[:66]) and np.array_equal(evaluation, order[66:])
+
+
+def test_the_split_by_conversation_shares_none():
+    for seed in range(5):
+        train, evaluation = experiment.split(SCOPES, Setting(split="conversation"), seed)
+        held_out = {SCOPES[i] for i in evaluation}
+        assert len(held_out) == 1 and not held_out & {SCOPES[i] for i in train}
+        assert sorted([*train, *evaluation]) == list(range(83))
+
+
+def test_epochs_repeat_the_training_questions_in_a_new_order():
+    train, _ = experiment.split(SCOPES, Setting(epochs=3, train_queries=20), 0)
+    once, _ = experiment.split(SCOPES, Setting(train_queries=20), 0)
+    passes = train.reshape(3, 20)
+    assert np.array_equal(passes[0], once)
+    assert all(sorted(one) == sorted(once) for one in passes)
+    assert not np.array_equal(passes[0], passes[1])
+
+
+def test_a_run_is_the_same_from_the_cache_and_computed_again():
+    setting, config = Setting(**SMALL), Config()
+    first = experiment.run(setting, config)
+    (path,) = [file for file in (paths.cache() / "runs").glob("*.npz") if _same(np.load(file), first)]
+    served = experiment.run(setting, config)
+    path.unlink()
+    again = experiment.run(setting, config)
+    for one, two, three in zip(first, served, again, strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+
+
+def _same(stored, run):
+    return all(np.array_equal(stored[name], getattr(run, name), equal_nan=True) for name in run._fields)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", lambda data: b"not a run at all"])
+def test_a_damaged_cache_file_is_found_out_and_made_again(damage):
+    setting, config = Setting(**{**SMALL, "train_queries": 8}), Config()
+    before = experiment.run(setting, config)
+    for file in (paths.cache() / "runs").glob("*.npz"):
+        file.write_bytes(damage(file.read_bytes()))
+    with pytest.warns(UserWarning, match="cannot be read .* computed again"):
+        again = experiment.run(setting, config)
+    np.testing.assert_array_equal(before.adapter, again.adapter)
+
+
+def test_a_run_outlives_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    expected = experiment.run(Setting(**SMALL), Config(replay_size=1))
+    experiment.candidates("toy", "minilm", 20)  # retrieved already; only the run is stored below
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="not cached: cannot write"):
+        found = experiment.run(Setting(**SMALL), Config(replay_size=1))
+    np.testing.assert_array_equal(found.adapter, expected.adapter)
+
+
+def test_a_changed_core_never_serves_old_runs(tmp_path, monkeypatch):
+    found = experiment.candidates("toy", "minilm", 20)
+    before = experiment._key(Setting(), Config(), found)
+    for module in experiment.CORE:
+        (tmp_path / f"{module}.py").write_bytes((paths.ROOT / "earlib" / f"{module}.py").read_bytes())
+    monkeypatch.setattr(experiment, "__file__", str(tmp_path / "experiment.py"))
+    assert experiment._key(Setting(), Config(), found) == before
+    with (tmp_path / "objective.py").open("a") as file:
+        file.write("\n# changed\n")
+    assert experiment._key(Setting(), Config(), found) != before
+
+
+@pytest.mark.parametrize("split", ["random", "conversation"])
+def test_a_seed_s_run_does_not_depend_on_the_others(split):
+    setting = {**SMALL, "split": split}
+    alone, among = (experiment.run(Setting(**{**setting, "seeds": n}), Config()) for n in (1, 3))
+    width = alone.queries.shape[1]
+    np.testing.assert_array_equal(alone.queries[0], among.queries[0, :width])
+    np.testing.assert_allclose(alone.adapter[-1, :, 0], among.adapter[-1, :, 0, :width])
+    np.testing.assert_allclose(alone.explorer[:, 0], among.explorer[:, 0, :width])
+
+
+def test_what_does_not_learn_is_the_start_of_what_learns():
+    setting = Setting(**SMALL)
+    retriever, queries = experiment.run_variant(setting, "retriever")
+    found = experiment.candidates("toy", "minilm", 20)
+    expected = evaluate.measure(found, torch.from_numpy(queries), torch.arange(5).expand(*queries.shape, 5))
+    np.testing.assert_array_equal(retriever, expected)
+
+
+def test_no_variant_passes_the_ceiling():
+    setting = Setting(**SMALL)
+    ceiling, _ = experiment.run_control(setting, "ceiling")
+    for name in VARIANTS:
+        values, _ = experiment.run_variant(setting, name)
+        assert (values[0] <= ceiling[0])[~np.isnan(values[0])].all(), name
+
+
+def test_rows_compare_on_the_same_questions():
+    rows = experiment.compare(Setting(**SMALL), ["retriever", "ear", "equal_calls_3"], baseline="retriever")
+    by = {(row["variant"], row["metric"]): row for row in rows}
+    ear, retriever = by["ear", "recall@5"], by["retriever", "recall@5"]
+    assert ear["difference"] == pytest.approx(ear["measured"] - retriever["measured"], abs=1e-6)
+    assert ear["sees_gold"] and by["equal_calls_3", "recall@5"]["sees_gold"] and not retriever["sees_gold"]
+    assert "difference" not in retriever
+
+
+def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant():
+    setting = Setting(**SMALL, evaluate_every=8)
+    rows = experiment.curve(setting, "ear_adapter")
+    assert [row["training_queries"] for row in rows] == [0, 8, 16, 24]
+    assert {row["metric"] for row in rows} == {"recall@5"}
+    values, queries = experiment.run_variant(setting, "ear_adapter")
+    assert rows[-1]["measured"] == evaluate.summary(values[0], queries)["measured"]
+    values, _ = experiment.run_variant(setting, "retriever")
+    assert rows[0]["measured"] == evaluate.summary(values[0], queries)["measured"]
+
+
+def test_evaluating_on_the_way_changes_nothing():
+    often, once = (experiment.run(Setting(**SMALL, evaluate_every=every), Config()) for every in (8, None))
+    np.testing.assert_array_equal(often.adapter[-1], once.adapter[-1])
+    np.testing.assert_array_equal(often.explorer, once.explorer)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Config(roundz=3), "unknown parameter 'roundz', did you mean 'rounds'"),
+        (lambda: Config(rounds=0), r"rounds\n.*greater than or equal to 1"),
+        (lambda: Config(precision=0), r"precision\n.*greater than 0"),
+        (lambda: Config(precision=130), r"precision\n.*less than or equal to 100"),
+        (lambda: Config(slate_size=21), r"slate_size \(s = 21\) exceeds depth \(K = 20\)"),
+        (lambda: Config(likelihood="clear"), r"likelihood\n.*'clean', 'noisy' or 'plackett-luce'"),
+        (lambda: Config(rounds="four"), r"rounds\n.*valid integer"),
+        (lambda: Setting(seeds=0), r"seeds\n.*greater than or equal to 1"),
+        (lambda: Setting(encodr="minilm"), "unknown parameter 'encodr', did you mean 'encoder'"),
+    ],
+)
+def test_a_bad_parameter_is_named(build, message):
+    with pytest.raises(ValidationError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"dataset": "locomoo"}, "unknown dataset 'locomoo', did you mean 'locomo'"),
+        ({"dataset": "toy", "encoder": "minilmm"}, "unknown encoder 'minilmm', did you mean 'minilm'"),
+    ],
+)
+def test_an_unknown_dataset_or_encoder_is_named(setting, message):
+    with pytest.raises(ValueError, match=message):
+        experiment.run(Setting(**setting), Config())
+
+
+def test_more_candidates_than_memories_are_refused():
+    with pytest.raises(ValueError, match="K = 5000|5,000|5000"):
+        experiment.run(Setting(dataset="toy"), Config(depth=5000))
+
+
+def test_hyper_parameters_go_in_pairs():
+    assert experiment.paired(precision=[88, 70], recall=[86]) == [
+        {"precision": 88, "recall": 86}, {"precision": 70, "recall": 86},
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="precision has 2, recall has 3"):
+        experiment.paired(precision=[1, 2], recall=[1, 2, 3])
