@@ -6,50 +6,57 @@ R adapters, one a replica (a seed), are held side by side and run as batched mat
 import torch
 
 
+def _product(left, right, out, beta=0, alpha=1):
+    """out = beta * out + alpha * left @ right, `[R, a, b] x [R, b, c]`; on a CPU replica by replica.
+
+    A batched product gives each thread whole matrices: three replicas on two cores would leave one core idle for a
+    third of the time. One product after the other keeps both busy.
+    """
+    if out.is_cuda:
+        return out.baddbmm_(left, right, beta=beta, alpha=alpha)
+    for replica in range(len(out)):
+        out[replica].addmm_(left[replica], right[replica], beta=beta, alpha=alpha)
+    return out
+
+
 class _AdaptedScores(torch.autograd.Function):
-    """z_i = q~ . m~_i with q~ = (I + W_q) q and m~ = (I + W_m) m, of unit length or not.
+    """z = q~ . m~ for every pair, with q~ = (I + W_q) q and m~ = (I + W_m) m, of unit length or not.
 
-    The gradient is written out, since it is two thin products and one thick one: with g = dL/dz and u the
-    adapted embeddings before scaling,
+    The gradient is written out, since most of it is thin: with g = dL/dz and u the adapted embeddings before scaling,
 
-        dL/du_m = g u_q / (|u_q| |u_m|) - g z u_m / |u_m|^2,
+        dL/du_m = sum over queries of  g u_q / (|u_q| |u_m|)  -  u_m (sum over queries of g z) / |u_m|^2,
 
-    whose first part has one direction a query, so that only the second is summed candidate by candidate.
+    whose first part has one direction a query, so that only the second is a sum over all memories.
     """
 
     @staticmethod
     def forward(ctx, W_q, W_m, query, memory, normalise):
-        R, Q, d = query.shape
-        u_q = torch.baddbmm(query, query, W_q.mT)
-        u_m = torch.baddbmm(memory, memory, W_m.mT)
-        scores = (u_m.view(R * Q, -1, d) @ u_q.view(R * Q, d, 1)).view(R, Q, -1)
-        length_q = length_m = None
+        u_q = _product(query, W_q.mT, query.clone(), beta=1)
+        u_m = _product(memory, W_m.mT, memory.clone(), beta=1)
+        scores = _product(u_q, u_m.mT, query.new_empty(*query.shape[:2], memory.shape[1]))
+        length_q, length_m = query.new_ones(1), memory.new_ones(memory.shape[:2])
         if normalise:
             length_q = torch.linalg.vector_norm(u_q, dim=-1, keepdim=True)
-            length_m = torch.linalg.vector_norm(u_m, dim=-1).view(R, Q, -1)
-            scores = scores / (length_q * length_m)
+            length_m = torch.linalg.vector_norm(u_m, dim=-1)
+            scores /= length_q * length_m.unsqueeze(1)
+        ctx.normalise = normalise
         ctx.save_for_backward(query, memory, u_q, u_m, length_q, length_m, scores)
-        u_m, length_m = u_m.detach(), length_m.detach() if normalise else torch.ones_like(scores)
         ctx.mark_non_differentiable(u_m, length_m)
         return scores, u_m, length_m
 
     @staticmethod
     def backward(ctx, g, _memory, _length):
         query, memory, u_q, u_m, length_q, length_m, scores = ctx.saved_tensors
-        R, Q, d = query.shape
-
-        def over_candidates(weight, vectors):
-            return (weight.reshape(R * Q, 1, -1) @ vectors.view(R * Q, -1, d)).view(R, Q, d)
-
-        along = g if length_q is None else g / (length_q * length_m)
-        grad_u_q = over_candidates(along, u_m)
-        grad_m = u_q.mT @ over_candidates(along, memory)
-        if length_q is not None:
+        along = g / (length_q * length_m.unsqueeze(1)) if ctx.normalise else g
+        grad_u_q = _product(along, u_m, torch.empty_like(query))
+        grad_q, grad_m = query.new_empty(2, len(query), query.shape[2], query.shape[2])
+        _product(u_q.mT, _product(along, memory, torch.empty_like(query)), grad_m)
+        if ctx.normalise:
             shrink = g * scores
-            grad_u_q = grad_u_q - u_q * (shrink.sum(-1, keepdim=True) / length_q.square())
-            scaled = u_m * (shrink / length_m.square()).view(R, -1, 1)
-            grad_m = torch.baddbmm(grad_m, scaled.mT, memory, alpha=-1)
-        return grad_u_q.mT @ query, grad_m, None, None, None
+            grad_u_q -= u_q * (shrink.sum(-1, keepdim=True) / length_q.square())
+            scaled = u_m * (shrink.sum(1) / length_m.square()).unsqueeze(-1)
+            _product(scaled.mT, memory, grad_m, beta=1, alpha=-1)
+        return _product(grad_u_q.mT, query, grad_q), grad_m, None, None, None
 
 
 class Adapter:
@@ -81,36 +88,39 @@ class Adapter:
         return [self.W_q, self.W_m]
 
     def score(self, query, memory):
-        """Score candidates (Eq. 4's z).
+        """Score every memory for every query of a replica (Eq. 4's z).
 
         Parameters
         ----------
         query : torch.Tensor
             Embeddings of the frozen encoder, `[R, Q, d]`.
         memory : torch.Tensor
-            Embeddings of each query's K candidates in turn, `[R, Q * K, d]`.
+            Likewise, `[R, U, d]`: each memory once, whoever has it as a candidate.
 
         Returns
         -------
         scores : torch.Tensor
-            `[R, Q, K]`, differentiable in W_q and W_m.
+            `[R, Q, U]`, differentiable in W_q and W_m.
         adapted : torch.Tensor
-            (I + W_m) m, `[R, Q * K, d]`, before scaling; without gradient.
+            (I + W_m) m, `[R, U, d]`, before scaling; without gradient.
         length : torch.Tensor
-            What each is divided by, `[R, Q, K]`; ones where embeddings are not normalised.
+            What each is divided by, `[R, U]`; ones where embeddings are not normalised.
         """
         return _AdaptedScores.apply(self.W_q, self.W_m, query, memory, self.normalise)
 
 
-def gram(adapted, length):
+def gram(adapted, length, place):
     """Similarity of each pair of a query's adapted candidates (Eq. 6), `[R, Q, K, K]`.
 
     Parameters
     ----------
     adapted, length : torch.Tensor
         As `Adapter.score` returns them.
+    place : torch.Tensor
+        Where a query's K candidates stand among the U memories, `[R, Q, K]`.
     """
-    R, Q, K = length.shape
-    vectors = adapted.view(R * Q, K, -1)
-    products = (vectors @ vectors.mT).view(R, Q, K, K)
-    return products / (length.unsqueeze(-1) * length.unsqueeze(-2))
+    (R, U, d), (_, Q, K) = adapted.shape, place.shape
+    row = (place + torch.arange(0, R * U, U, device=place.device)[:, None, None]).flatten()
+    vectors = adapted.view(-1, d).index_select(0, row).view(R * Q, K, d)
+    lengths = length.flatten().index_select(0, row).view(R * Q, 1, K)
+    return (vectors @ vectors.mT / (lengths * lengths.mT)).view(R, Q, K, K)

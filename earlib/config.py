@@ -102,9 +102,11 @@ class Config(Checked):
     batch_size: int = _field(4, "", "Appendix A.1", "queries that share one update", ge=1)
 
     @model_validator(mode="after")
-    def _slate_fits(self):
+    def _fits(self):
         if self.slate_size > self.depth:
             raise ValueError(f"slate_size (s = {self.slate_size}) exceeds depth (K = {self.depth})")
+        if self.replay_current and self.replay_choice == "reward":
+            raise ValueError("replay_current: a query cannot be chosen by its reward before its feedback is known")
         return self
 
 

@@ -42,6 +42,8 @@ class SimulatedCritic:
     def __init__(self, config, gold, calibration=None):
         self.gold = gold
         self.recall, self.precision = config.recall / 100, config.precision / 100
+        hits = torch.arange(config.slate_size + 1, device=gold.device).double()
+        self.rates = false_positive_rate(hits, config.slate_size - hits, self.recall, self.precision)
         self.rate = None
         if config.errors == "global":
             hits = gold[calibration][..., : config.slate_size].double().flatten(1)
@@ -50,10 +52,6 @@ class SimulatedCritic:
     def __call__(self, queries, slates, uniforms):
         """Cite the memories of each slate; every citation can be read."""
         is_gold = self.gold[queries].gather(-1, slates)
-        rate = self.rate
-        if rate is None:
-            hits = is_gold.sum(-1, keepdim=True).to(uniforms.dtype)
-            rate = false_positive_rate(hits, slates.shape[-1] - hits, self.recall, self.precision)
-        u = uniforms.gather(-1, slates)
-        cited = torch.where(is_gold, u < self.recall, u < rate)
-        return cited * 2 - 1, torch.ones_like(cited)
+        rate = self.rates[is_gold.sum(-1, keepdim=True)] if self.rate is None else self.rate
+        cited = uniforms.gather(-1, slates) < torch.where(is_gold, self.recall, rate)
+        return torch.where(cited, 1, -1), torch.ones_like(cited)

@@ -53,18 +53,29 @@ def select_slate(config, scores, gram, shown, cited):
     torch.Tensor
         `[..., s]` candidate indices, in the order of selection.
     """
-    K = scores.shape[-1]
-    value = (config.relevance * scores + config.exploration * upper_confidence(config, shown, cited)).reshape(-1, K)
-    penalties = (config.diversity * gram).reshape(-1, K)  # row n * K + i: lambda_div times i's similarity to the others
-    first_row = torch.arange(len(value), device=scores.device) * K
-    picks, redundancy = [], None
-    for _ in range(config.slate_size):
-        pick = (value if redundancy is None else value - redundancy).argmax(-1)  # argmax takes the first of equals
-        picks.append(pick)
-        value.scatter_(-1, pick.unsqueeze(-1), -torch.inf)
-        row = penalties.index_select(0, first_row + pick)
-        redundancy = row if redundancy is None else torch.maximum(redundancy, row)
-    return torch.stack(picks, -1).view(*scores.shape[:-1], -1)
+    return _compose(config, *_weighted(config, scores, gram), shown, cited)
+
+
+def _weighted(config, scores, gram):
+    """The parts of Eq. 7 that no feedback changes: lambda_rel z, and lambda_div times the similarities.
+
+    The similarities have a row for each candidate, with infinity for itself: it is gone once it is chosen.
+    """
+    penalties = config.diversity * gram
+    penalties.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
+    return config.relevance * scores, penalties.reshape(-1, gram.shape[-1])
+
+
+def _compose(config, relevance, penalties, shown, cited):
+    K = relevance.shape[-1]
+    value = torch.add(relevance, upper_confidence(config, shown, cited), alpha=config.exploration).view(-1, K)
+    first_row = torch.arange(0, len(penalties), K, device=value.device)
+    picks = [value.argmax(-1)]  # argmax takes the first of equals
+    redundancy = penalties.index_select(0, first_row + picks[0])
+    while len(picks) < config.slate_size:
+        picks.append((value - redundancy).argmax(-1))
+        redundancy = torch.maximum(redundancy, penalties.index_select(0, first_row + picks[-1]))
+    return torch.stack(picks, -1).view(*relevance.shape[:-1], -1)
 
 
 def explore(config, scores, gram, ask, rounds):
@@ -85,11 +96,11 @@ def explore(config, scores, gram, ask, rounds):
     Exploration
     """
     shown, cited = torch.zeros_like(scores), torch.zeros_like(scores)
-    unknown = torch.zeros_like(scores)
+    unknown, weighted = torch.zeros_like(scores), _weighted(config, scores, gram)
     slates, citations, readable = [], [], []
     for t in range(rounds):
         statistics = (shown, cited) if config.statistics == "kept" else (unknown, unknown)
-        slate = select_slate(config, scores, gram, *statistics)
+        slate = _compose(config, *weighted, *statistics)
         citation, mask = ask(t, slate)
         weight = mask.to(scores.dtype)
         shown = shown.scatter_add(-1, slate, weight)

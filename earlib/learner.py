@@ -11,7 +11,7 @@ from earlib import draws
 from earlib.adapter import Adapter, gram
 from earlib.explorer import Exploration, explore, select_slate
 from earlib.objective import log_likelihood, plackett_luce, ranking_loss
-from earlib.ranking import best, gumbel
+from earlib.ranking import best, distinct, gumbel
 from earlib.replay import ExperienceBuffer
 
 
@@ -82,31 +82,42 @@ class Learner:
             yield self._update(order[:, start:stop], uniforms.part(start, stop))
 
     def _update(self, queries, uniforms):
-        scores, adapted, length = self._score(queries)
-        exploration, noise = self._explore(queries, scores.detach(), adapted, length, uniforms)
-        past = self.buffer.size
+        """One update (Algorithm 3). What is replayed is chosen first, so that all embeddings are adapted at once."""
+        Q = queries.shape[1]
+        positions, replayed = self.buffer.choose(queries, uniforms.choice)
+        scores, adapted, length, place = self._score(torch.cat([queries, replayed.flatten(1)], 1))
+        current, past = scores[:, :Q], scores[:, Q:]
+        similarity = gram(adapted, length, place[:, :Q])
+        exploration, noise = self._explore(queries, current.detach(), similarity, uniforms)
         self.buffer.add(queries, exploration.shown, exploration.cited)
-        current = self._current_loss(scores, exploration, noise)
-        replayed, slates, replay = self._replay_loss(queries, past, uniforms)
+        current_loss = self._current_loss(current, exploration, noise)
+        slates, replay_loss = self._replay_loss(past, positions, uniforms)
         self.optimizer.zero_grad()
-        (current + self.config.replay_weight * replay).sum().backward()  # replicas share nothing: the sum is safe
+        total = current_loss + self.config.replay_weight * replay_loss
+        total.sum().backward()  # replicas share nothing: the gradient of the sum is each one's own
         self.optimizer.step()
-        return Step(self.buffer.size, exploration, replayed, slates, current.detach(), replay.detach())
+        return Step(self.buffer.size, exploration, positions, slates, current_loss.detach(), replay_loss.detach())
 
     def _score(self, queries):
-        """Adapted scores of queries given by number, `[R, n]`: `[R, n, K]`, with what `gram` needs."""
-        R = len(queries)
-        query = self.query.index_select(0, queries.reshape(-1)).view(R, -1, self.query.shape[1])
-        rows = self.index.index_select(0, queries.reshape(-1)).view(-1)
-        return self.adapter.score(query, self.bank.index_select(0, rows).view(R, -1, self.query.shape[1]))
+        """Adapted scores of queries given by number, `[R, n]`: `[R, n, K]`, with what `gram` needs.
 
-    def _explore(self, queries, scores, adapted, length, uniforms):
+        Questions of one conversation share candidates, and replayed ones most of them; each memory is adapted once.
+        """
+        (R, n), d = queries.shape, self.query.shape[1]
+        query = self.query.index_select(0, queries.reshape(-1)).view(R, n, d)
+        rows, place = distinct(self.index.index_select(0, queries.reshape(-1)).view(R, -1))
+        memory = self.bank.index_select(0, rows.view(-1)).view(R, -1, d)
+        scores, adapted, length = self.adapter.score(query, memory)
+        place = place.view(R, n, -1)
+        return scores.gather(-1, place), adapted, length, place
+
+    def _explore(self, queries, scores, similarity, uniforms):
         """The slates of training: T of the Explorer, or RMM's one; and the noise of the latter (Algorithm 3, 3-6)."""
         def ask(t, slates):
             return self.critic(queries, slates, uniforms.critic[:, :, t])
 
         if self.config.training_slates == "explorer":
-            return explore(self.config, scores, gram(adapted, length), ask, self.rounds), None
+            return explore(self.config, scores, similarity, ask, self.rounds), None
         noise = gumbel(uniforms.slate).to(self.dtype)
         slate = best(scores + noise, self.config.slate_size)
         citations, readable = ask(0, slate)
@@ -116,28 +127,24 @@ class Learner:
 
     def _current_loss(self, scores, exploration, noise):
         """L_cur (Eq. 10), mean over the batch, `[R]`."""
-        wide = scores.unsqueeze(2)
-        log_p = self._log_p(wide.expand(*scores.shape[:2], self.rounds, -1), exploration.slates,
-                            None if noise is None else noise.unsqueeze(2))
+        log_p = self._log_p(scores.unsqueeze(2), exploration.slates, None if noise is None else noise.unsqueeze(2))
         terms = log_p.flatten(2), exploration.citations.flatten(2), exploration.readable.flatten(2)
         return ranking_loss(*terms, self.config.baseline).mean(-1)
 
-    def _replay_loss(self, queries, past, uniforms):
-        """Choose experiences, draw their slates with the current adapter, L_rep (Eq. 16; Algorithm 3, 14-22)."""
-        R, Q = queries.shape
-        if not self.config.replay_size or not past + self.config.replay_current:
-            return None, None, torch.zeros(R, dtype=self.dtype, device=self.device)
-        positions = self.buffer.choose(queries, past, uniforms.choice)
+    def _replay_loss(self, scores, positions, uniforms):
+        """Draw slates of the replayed experiences with the current adapter, L_rep (Eq. 16; Algorithm 3, 15-22)."""
         count = positions.shape[-1]
-        replayed, rewards, observed = self.buffer.recall(positions)
-        scores = self._score(replayed.flatten(1))[0].view(R, Q, count, -1)
+        if not count:
+            return positions, torch.zeros(len(positions), dtype=self.dtype, device=self.device)
+        scores = scores.unflatten(1, positions.shape[1:])
+        rewards, observed = self.buffer.recall(positions)
         slates, noise = self._replay_slates(scores.detach(), observed, uniforms, count)
         counted = torch.ones_like(slates, dtype=torch.bool)
         if self.config.unseen == "left out":
             counted = observed.gather(-1, slates)
         log_p = self._log_p(scores, slates, noise)
         loss = ranking_loss(log_p, rewards.gather(-1, slates), counted, self.config.baseline)
-        return positions, slates, loss.mean(-1).mean(-1)
+        return slates, loss.mean(-1).mean(-1)
 
     def _replay_slates(self, scores, observed, uniforms, count):
         """Sample slates with the Gumbel trick (Appendix A.1)."""
@@ -183,14 +190,14 @@ class Learner:
         if uniforms is None and (explorer or noisy):
             K = self.index.shape[1]
             uniforms = draws.draw(config, self.seeds, queries, K, len(self.query), "test", self.device)
-        scores, adapted, length = self._score(queries)
+        scores, adapted, length, place = self._score(queries)
         if not explorer:
             return best(scores + gumbel(uniforms.slate).to(self.dtype) if noisy else scores, config.slate_size)
 
         def ask(t, slates):
             return self.critic(queries, slates, uniforms.critic[:, :, t])
 
-        similarity = gram(adapted, length)
+        similarity = gram(adapted, length, place)
         if config.test_slate == "after":
             found = explore(config, scores, similarity, ask, config.rounds)
             first = best(scores, scores.shape[-1])

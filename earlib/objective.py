@@ -9,7 +9,7 @@ def log_likelihood(scores, slates):
     Parameters
     ----------
     scores : torch.Tensor
-        `[..., K]`.
+        `[..., K]`; dimensions of size 1 serve all slates.
     slates : torch.Tensor
         Candidate indices, `[..., n]`.
 
@@ -18,7 +18,7 @@ def log_likelihood(scores, slates):
     torch.Tensor
         `[..., n]`.
     """
-    return scores.log_softmax(-1).gather(-1, slates)
+    return scores.log_softmax(-1).expand(*slates.shape[:-1], -1).gather(-1, slates)
 
 
 def plackett_luce(scores, slates):
@@ -26,6 +26,7 @@ def plackett_luce(scores, slates):
 
     Parameters and result as in `log_likelihood`; here the order of a slate matters.
     """
+    scores = scores.expand(*slates.shape[:-1], -1)
     chosen = scores.gather(-1, slates)
     left_over = scores.scatter(-1, slates, -torch.inf).logsumexp(-1, keepdim=True)
     still_there = torch.cat([chosen, left_over], -1).flip(-1).logcumsumexp(-1).flip(-1)

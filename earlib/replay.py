@@ -24,7 +24,9 @@ class ExperienceBuffer:
     def __init__(self, config, query, replicas, depth, rounds):
         self.config, self.rounds, self.size = config, rounds, 0
         floats = {"dtype": query.dtype, "device": query.device}
-        self.unit = F.normalize(query.double(), dim=-1)
+        if config.replay_choice == "similarity":  # rounded, so that a query asked again ties, however it was summed
+            unit = F.normalize(query.double(), dim=-1)
+            self.similarity = (unit @ unit.T).round(decimals=9)
         self.queries = torch.zeros(replicas, 0, dtype=torch.int64, device=query.device)
         self.shown = torch.zeros(replicas, 0, depth, **floats)
         self.cited = torch.zeros(replicas, 0, depth, **floats)
@@ -56,42 +58,39 @@ class ExperienceBuffer:
         observed = (shown > 0).to(shown.dtype)
         return ((cited / over).sum(-1) / observed.sum(-1).clamp(min=1)).round(decimals=9)
 
-    def choose(self, queries, past, uniforms=None):
-        """Choose what each query of the newest batch replays (Eq. 15; Appendix B.2).
+    def choose(self, queries, uniforms=None):
+        """Choose what each query of a batch replays (Eq. 15; Appendix B.2); the batch itself is stored afterwards.
 
         Parameters
         ----------
         queries : torch.Tensor
             Query numbers of the batch, `[R, Q]`.
-        past : int
-            Experiences stored before the batch: queries that share an update do not replay each other.
         uniforms : torch.Tensor, optional
             `[R, Q, B]`, for the random choice.
 
         Returns
         -------
-        torch.Tensor
-            Positions in the buffer, `[R, Q, n]`, n = min(B, pool): as many as there are until B.
+        positions : torch.Tensor
+            In the buffer, `[R, Q, n]`, n = min(B, pool): as many as there are until B. Queries that share an update
+            do not replay each other: past experiences, and the query's own where the configuration says so.
+        numbers : torch.Tensor
+            The queries at these positions, `[R, Q, n]`.
         """
-        own = past + torch.arange(queries.shape[1], device=queries.device)[None, :, None]
-        pool = past + self.config.replay_current
-        count = min(self.config.replay_size, pool)
+        (R, Q), past = queries.shape, self.size
+        pool = self.queries[:, None, :past].expand(R, Q, past)
+        if self.config.replay_current:
+            pool = torch.cat([pool, queries[..., None]], -1)
+        count = min(self.config.replay_size, pool.shape[-1])
+        if not count:
+            return pool[..., :0], pool[..., :0]
         if self.config.replay_choice == "random":
-            column = _without_replacement(uniforms[..., :count], pool)
+            column = _without_replacement(uniforms[..., :count], pool.shape[-1])
+        elif self.config.replay_choice == "reward":
+            column = best(-self.reward[:, None, :past].expand(R, Q, past), count)
         else:
-            known, itself = self._keys(queries, past)
-            column = best(torch.cat([known, itself], -1) if self.config.replay_current else known, count)
-        return torch.where(column < past, column, own)
-
-    def _keys(self, queries, past):
-        """What the choice ranks by: of each past experience, `[R, Q, past]`, and of the query's own, `[R, Q, 1]`."""
-        R, Q = queries.shape
-        if self.config.replay_choice == "reward":
-            return -self.reward[:, None, :past].expand(R, Q, past), -self.reward[:, past : past + Q, None]
-        similarity = (self.unit[queries.flatten()] @ self.unit.T).view(R, Q, -1)
-        similarity = similarity.round(decimals=9)  # the same query asked again ties, however the product was summed
-        known = self.queries[:, None, :past].expand(R, Q, past)
-        return similarity.gather(-1, known), similarity.gather(-1, queries[..., None])
+            column = best(self.similarity[queries].gather(-1, pool), count)
+        own = past + torch.arange(Q, device=queries.device)[:, None]
+        return torch.where(column < past, column, own), pool.gather(-1, column)
 
     def recall(self, positions):
         """Look experiences up.
@@ -103,8 +102,6 @@ class ExperienceBuffer:
 
         Returns
         -------
-        queries : torch.Tensor
-            Query numbers, `[R, ...]`.
         rewards : torch.Tensor
             +1 for candidates whose mean citation is above 0, -1 for the others, `[R, ..., K]` (Appendix A.1).
         observed : torch.Tensor
@@ -112,7 +109,7 @@ class ExperienceBuffer:
         """
         replica = torch.arange(len(positions), device=positions.device).view(-1, *[1] * (positions.dim() - 1))
         cited, shown = self.cited[replica, positions], self.shown[replica, positions]
-        return self.queries[replica, positions], torch.where(cited > 0, 1, -1), shown > 0
+        return torch.where(cited > 0, 1, -1), shown > 0
 
 
 def _without_replacement(uniforms, pool):
