@@ -74,7 +74,9 @@ def styles(names):
     return found
 
 
-def curves(frame, x, metric="recall@5", y="measured", band="std", by="variant", panel=None, static=None, labels=None):
+def curves(
+    frame, x, metric="recall@5", y="measured", band="std", by="variant", panel=None, static=None, labels=None, title=None
+):
     """Curves of a measure, one a system: the mean as a line, mean ± band as an area.
 
     Parameters
@@ -96,6 +98,8 @@ def curves(frame, x, metric="recall@5", y="measured", band="std", by="variant", 
         columns `by`, `y` and, with panels, `panel`.
     labels : dict, optional
         Names for the legend where they differ from `paper.label`.
+    title : str, optional
+        What the picture shows, for readers who meet it alone.
 
     Returns
     -------
@@ -121,6 +125,8 @@ def curves(frame, x, metric="recall@5", y="measured", band="std", by="variant", 
             axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4))
             axes.margins(x=0.02)
         next(iter(panels.values()))[0].set_ylabel(axis(metric))
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=LOOK["font.size"], fontweight="bold")
         _legend(figure, panels)
     return figure
 
@@ -180,7 +186,8 @@ def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None,
             axes.set_ylim(len(names) - 0.5, -0.5)
             axes.grid(axis="y", visible=False)
             axes.set_xlabel(axis(metric or (key if panel == "metric" else part["metric"].iloc[0])))
-            axes.set_title("" if panel == "metric" else axes.get_title())
+            if panel == "metric":
+                axes.set_title("")  # the axis says it
         _legend(figure, panels, last=paper_label)
     return figure
 
@@ -271,7 +278,7 @@ def _legend(figure, panels, last=None):
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             shown.setdefault(label, handle)
     names = sorted(shown, key=lambda label: label == last)
-    columns = max(1, min(len(names), int(WIDTH / (0.062 * max(map(len, names), default=1) + 0.6))))
+    columns = max(1, min(len(names), int(WIDTH / (0.06 * max(map(len, names), default=1) + 0.42))))
     handles = [shown[name] for name in names]
     figure.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=3)
 

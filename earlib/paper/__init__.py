@@ -52,6 +52,7 @@ LABELS = {
     "observation": "Observations",
     "both": "Dialogues + Observations",
     "initial_drop": "Largest drop below the retriever",
+    "surpasses_after": "Training queries until it stays above the retriever",
     "conversation": "by conversation",
     "single-hop": "Single Hop",
     "multi-hop": "Multi Hop",

@@ -1,0 +1,80 @@
+"""One way to write a file: the old content or the new, never a part."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from earlib import paths
+
+
+def left_over(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_a_file_is_written_whole_and_readable_by_all(tmp_path):
+    path = tmp_path / "new" / "file.json"
+    paths.write_atomically(path, "é")
+    assert path.read_bytes() == "é".encode()
+    assert path.stat().st_mode & 0o777 == 0o644
+    paths.write_atomically(path, b"\x00")
+    assert path.read_bytes() == b"\x00" and left_over(path.parent) == ["file.json"]
+
+
+def test_a_full_disk_keeps_the_old_content_and_names_the_file(tmp_path):
+    """A limit on the size of files stands in for the end of the disk: the write itself fails, half done."""
+    path = tmp_path / "record.json"
+    paths.write_atomically(path, "old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="cannot write .*record.json: File too large"):
+            paths.write_atomically(path, "x" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_text() == "old" and left_over(tmp_path) == ["record.json"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="cannot write .*file/below/record.json"):
+        paths.write_atomically(tmp_path / "file" / "below" / "record.json", "x")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from earlib import paths
+path, size = Path(sys.argv[1]), 2_000_000
+print("ready", flush=True)
+for number in range(10_000):
+    paths.write_atomically(path, str(number % 10) * size)
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path):
+    path = tmp_path / "file"
+    paths.write_atomically(path, "0" * 2_000_000)
+    for wait in (0.0, 0.02, 0.05, 0.11):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+        writer.stdout.readline()
+        time.sleep(wait)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        content = path.read_text()
+        assert len(content) == 2_000_000 and len(set(content)) == 1
+
+
+def test_places_follow_the_environment_and_no_current_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("EARLIB_DATA", str(tmp_path / "mine"))
+    monkeypatch.chdir(tmp_path)
+    assert paths.data_folders() == [tmp_path / "mine", paths.ROOT / "data"]
+    monkeypatch.delenv("EARLIB_DATA")
+    assert paths.data_folders() == [paths.ROOT / "data"] and paths.ROOT.is_absolute()
+    assert os.path.samefile(paths.notebooks(), paths.ROOT / "notebooks")
