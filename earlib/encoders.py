@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
-from tqdm import TqdmWarning, tqdm
+from tqdm import tqdm
 
 from earlib import paths
 from earlib.datasets import near
@@ -209,11 +209,9 @@ def _compute(entry, texts, prompt):
 @lru_cache(maxsize=1)
 def _model(entry):
     place = folder(entry.name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmWarning)  # in a notebook tqdm asks for widgets, for bars not shown here
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.sentence_transformer.modules import Pooling
-        from transformers.utils import logging
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+    from transformers.utils import logging
 
     logging.disable_progress_bar()  # the bar of the weights' loading floods a log that is not a terminal
     model = SentenceTransformer(str(place), local_files_only=True, model_kwargs={"dtype": "float32"})

@@ -75,7 +75,7 @@ def styles(names):
 
 
 def curves(
-    frame, x, metric="recall@5", y="measured", band="std", by="variant", panel=None, static=None, labels=None, title=None
+    frame, x, metric="recall@5", y="measured", band="std", by="variant", panel=None, static=None, labels=None, title=""
 ):
     """Curves of a measure, one a system: the mean as a line, mean ± band as an area.
 

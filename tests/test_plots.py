@@ -93,7 +93,7 @@ def test_intervals_show_measured_beside_the_paper():
     figure = plots.intervals(rows(), panel="metric", paper_label="paper (Contriever)")
     recall, hitrate = figure.axes
     assert [label.get_text() for label in recall.get_yticklabels()] == [
-        "Reranker + RL Update", "EAR", "MonoT5", "equal calls 2",
+        "Reranker + RL Update", "EAR", "MonoT5", "Equal-call control, 2 calls",
     ]  # fmt: skip
     bars = {bar.lines[0].get_xydata()[0, 1]: bar for bar in recall.containers}
     assert sorted(bars) == [0, 1, 3]
