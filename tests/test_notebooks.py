@@ -110,7 +110,7 @@ def test_a_changed_reference_is_found_out(name, tmp_path):
     record = root / "results" / "smoke" / f"{name}.json"
     content = json.loads(record.read_text())
     row = next(row for row in content["rows"] if row["measured"] is not None and not row.get("timing"))
-    row["measured"] += 1  # far above any tolerance: one point, or one item counted
+    row["measured"] += 20  # above any tolerance
     record.write_text(json.dumps(content))
     same, report = nbval(name, tmp_path / "again", EARLIB_ROOT=str(root))
     assert not same and "Cell outputs differ" in report, report
