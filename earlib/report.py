@@ -50,7 +50,7 @@ class Row(BaseModel, extra="allow", **FORM):
     reported_encoder: str | None = None
     headline: bool = Field(False, description="shown in the README")
     sees_gold: bool = Field(False, description=SEES_GOLD)
-    timing: bool = Field(False, description="differs between machines; never compared with a reference")
+    varies: bool = Field(False, description="jumps between machines (a time, a first passage); never compared")
     verdict: str | None = None
     reason: str | None = Field(None, description="why there is no measured value")
 
@@ -403,7 +403,7 @@ def check(record, tolerance):
     """Print how the measured values compare with those of the committed record of the same name and parameters.
 
     The text depends on neither machine nor time, so that nbval can compare it. Call it before `save`, which may write
-    over the reference. Rows marked `timing` are left out.
+    over the reference. Rows marked `varies` are left out.
 
     Parameters
     ----------
@@ -428,14 +428,14 @@ def _compared(record, tolerance):
             return [f"the reference is of {kind} {there}, this record of {here}: not compared; make the reference anew"]
     if reference["parameters"] != record["parameters"]:
         return ["no reference for these parameters"]
-    now, then = ({_key(row): row for row in one["rows"] if not row.get("timing")} for one in (record, reference))
+    now, then = ({_key(row): row for row in one["rows"] if not row.get("varies")} for one in (record, reference))
     pairs = [(now.get(key), then.get(key)) for key in dict.fromkeys((*now, *then))]
     pairs = [pair for pair in pairs if any(row is not None and row["measured"] is not None for row in pair)]
     off = [text for pair in pairs if (text := _off(*pair, tolerance))]
     units = {paper.unit(row["metric"]) for row in now.values()}
     within = f"{tolerance:g}{' points' if units == {'%'} else ''}"
-    timings = sum(bool(row.get("timing")) for row in record["rows"])
-    left_out = f"; {timings} timing{'s' if timings > 1 else ''} not compared" if timings else ""
+    varying = sum(bool(row.get("varies")) for row in record["rows"])
+    left_out = f"; {varying} that var{'y' if varying > 1 else 'ies'} between machines not compared" if varying else ""
     return [f"reference: {len(pairs) - len(off)} of {len(pairs)} values within {within}{left_out}", *off]
 
 
