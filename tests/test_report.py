@@ -205,7 +205,8 @@ def test_what_cannot_be_loaded_says_what_and_where(places):
 def test_check_within_tolerance(places, capsys):
     commit(ablation(45.0), places)
     report.check(ablation(45.4), 0.5)
-    assert capsys.readouterr().out == "reference: 2 of 2 values within 0.5 points; 1 that varies between machines not compared\n"
+    told = "reference: 2 of 2 values within 0.5 points; 1 that varies between machines not compared\n"
+    assert capsys.readouterr().out == told
 
 
 def test_check_finds_a_tampered_reference(places, capsys):
