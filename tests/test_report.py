@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earlib import paper, paths, report
+from earlib import paper, paths, records, report
 
 ELSEWHERE = {"id": "tab03", "dataset": "longmemeval", "encoder": "contriever"}
 PROVENANCE = {"dataset": "d1", "encoder": "e1", "packages": {"earlib": "0.1.0"}, "commit": None}
@@ -23,7 +23,7 @@ def measured(
 ):
     interval = {"measured": value, "std": 0.8, "low": value - 4, "high": value + 5}
     counts = {"n_queries": 308, "seeds": 3, "excluded": 0}
-    return report.row(dataset, encoder, variant, metric, against=against, **interval, **counts, **more)
+    return records.row(dataset, encoder, variant, metric, against=against, **interval, **counts, **more)
 
 
 def ablation(value=45.0, profile="laptop", parameters=PARAMETERS, provenance=PROVENANCE):
@@ -31,10 +31,10 @@ def ablation(value=45.0, profile="laptop", parameters=PARAMETERS, provenance=PRO
     rows = [
         measured("rmm", 31.0),
         measured("ear", value, **better, sees_gold=True, headline=True),
-        report.row("locomo", "minilm", "ear", "j", against={**ELSEWHERE, "id": "tab02"}, reason="no language model"),
-        report.row("locomo", "minilm", "ear", "latency", measured=0.0123, varies=True),
+        records.row("locomo", "minilm", "ear", "j", against={**ELSEWHERE, "id": "tab02"}, reason="no language model"),
+        records.row("locomo", "minilm", "ear", "latency", measured=0.0123, varies=True),
     ]
-    return report.record("tab03_ablation", "Ablation study", profile, parameters, provenance, rows)
+    return records.record("tab03_ablation", "Ablation study", profile, parameters, provenance, rows)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def places(tmp_path, monkeypatch):
 
 def commit(record, places, change=lambda text: text):
     """Puts a record where the reference lies."""
-    report.save(record)
+    records.save(record)
     file = places / "results" / record["profile"] / f"{record['id']}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     text = (places / "new" / record["profile"] / file.name).read_text()
@@ -68,35 +68,35 @@ def test_the_papers_number_is_looked_up():
 
 
 def test_closeness_by_example():
-    assert report.closeness(50.0, 46.0, 55.0, 55.0, "55.00") == "agrees"
-    assert report.closeness(50.0, 46.0, 55.0, 55.06, "55.06") == "nearly"
-    assert report.closeness(50.0, 46.0, 55.0, 57.0, "57.00") == "nearly"  # 7 is within sqrt(2) times 5
-    assert report.closeness(50.0, 46.0, 55.0, 57.1, "57.10") == "differs"
-    assert report.closeness(50.0, 46.0, 55.0, 43.0, "43.00") == "differs"  # downwards the half is 4
-    assert report.closeness(1540, None, None, 1540.0, "1,540") == "agrees"
-    assert report.closeness(1541, None, None, 1540.0, "1,540") == "differs"
-    assert report.closeness(72.84, None, None, 72.8, "72.8") == "agrees"
-    assert report.closeness(72.84, None, None, 72.8, "72.80") == "differs"
+    assert records.closeness(50.0, 46.0, 55.0, 55.0, "55.00") == "agrees"
+    assert records.closeness(50.0, 46.0, 55.0, 55.06, "55.06") == "nearly"
+    assert records.closeness(50.0, 46.0, 55.0, 57.0, "57.00") == "nearly"  # 7 is within sqrt(2) times 5
+    assert records.closeness(50.0, 46.0, 55.0, 57.1, "57.10") == "differs"
+    assert records.closeness(50.0, 46.0, 55.0, 43.0, "43.00") == "differs"  # downwards the half is 4
+    assert records.closeness(1540, None, None, 1540.0, "1,540") == "agrees"
+    assert records.closeness(1541, None, None, 1540.0, "1,540") == "differs"
+    assert records.closeness(72.84, None, None, 72.8, "72.8") == "agrees"
+    assert records.closeness(72.84, None, None, 72.8, "72.80") == "differs"
 
 
 @given(percent, percent, st.floats(0, 20), st.floats(0, 20))
 def test_closeness_is_ordered_by_distance(measured, reported, below, above):
     order = ["agrees", "nearly", "differs"]
     low, high = measured - below, measured + above
-    verdict = report.closeness(measured, low, high, reported, "0.00")
-    nearer = report.closeness(measured, low, high, (measured + reported) / 2, "0.00")
+    verdict = records.closeness(measured, low, high, reported, "0.00")
+    nearer = records.closeness(measured, low, high, (measured + reported) / 2, "0.00")
     assert order.index(nearer) <= order.index(verdict)
     outside = max(low - reported, reported - high)  # half of the last printed digit, 0.005, is allowed
     assert verdict == "agrees" if outside < 0.004 else outside < 0.006 or verdict != "agrees"
-    assert report.closeness(measured, low, high, measured, "0.00") == "agrees"
+    assert records.closeness(measured, low, high, measured, "0.00") == "agrees"
 
 
 @given(st.floats(-50, 50), st.floats(0, 30), st.floats(-50, 50))
 def test_direction_is_symmetric(middle, half, reported):
-    verdict = report.direction(middle - half, middle + half, reported)
-    assert report.direction(-middle - half, half - middle, -reported) == verdict
+    verdict = records.direction(middle - half, middle + half, reported)
+    assert records.direction(-middle - half, half - middle, -reported) == verdict
     flipped = {"same direction": "other direction", "other direction": "same direction"}.get(verdict, verdict)
-    assert report.direction(middle - half, middle + half, -reported) == flipped
+    assert records.direction(middle - half, middle + half, -reported) == flipped
     assert (verdict == "undecided") == (abs(middle) <= half or reported == 0)
 
 
@@ -104,7 +104,7 @@ def test_verdicts_of_a_record():
     rows = ablation()["rows"]
     assert [row["verdict"] for row in rows] == ["another setting", "same direction", "not run", "not in the paper"]
     own = {"id": "tab03"}
-    record = report.record("t", "t", "paper", {}, {}, [
+    record = records.record("t", "t", "paper", {}, {}, [
         measured("ear", 56.0, own, "locomo", "contriever"),
         measured("rmm", 31.0, own, "locomo", "contriever"),
         measured(None, 1540.0, {"id": "tab01"}, "locomo", None, "queries"),
@@ -115,7 +115,7 @@ def test_verdicts_of_a_record():
 def test_direction_follows_the_interval_and_the_paper():
     def verdict(low, high, variant="ear", other="rmm"):
         rows = [measured(other, 31.0), measured(variant, compared_with=other, difference_low=low, difference_high=high)]
-        return report.record("t", "t", "laptop", {}, {}, rows)["rows"][1]["verdict"]
+        return records.record("t", "t", "laptop", {}, {}, rows)["rows"][1]["verdict"]
 
     assert verdict(2.0, 9.0) == "same direction"
     assert verdict(-9.0, -2.0) == "other direction"
@@ -130,7 +130,7 @@ def test_a_comparison_can_name_other_keys():
                         rounds=rounds, **more)  # fmt: skip
 
     worse = at(2, compared_with={"rounds": 4}, difference_low=-6.0, difference_high=-1.0)
-    record = report.record("t", "t", "laptop", {}, {}, [at(4), worse])
+    record = records.record("t", "t", "laptop", {}, {}, [at(4), worse])
     assert [row["verdict"] for row in record["rows"]] == ["another setting", "same direction"]
     assert record["rows"][1]["reported"] == paper.value("tab06", rounds=2)
 
@@ -141,7 +141,7 @@ def test_a_comparison_can_name_other_keys():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([report.row("locomo", "minilm", "ear", "j")], r"rows\.0 \(locomo/minilm/ear/j\).*needs a reason"),
+        ([records.row("locomo", "minilm", "ear", "j")], r"rows\.0 \(locomo/minilm/ear/j\).*needs a reason"),
         ([measured(value=float("nan"))], r"rows\.0\.measured.*finite number.*nan"),
         ([measured(value=40.0) | {"measured": "40"}], r"rows\.0\.measured.*valid number.*40"),
         ([measured() | {"high": None}], "interval needs both ends"),
@@ -154,12 +154,12 @@ def test_a_comparison_can_name_other_keys():
 )
 def test_unsound_rows_are_refused(rows, message):
     with pytest.raises(ValueError, match=message):
-        report.record("t", "t", "laptop", {}, {}, rows)
+        records.record("t", "t", "laptop", {}, {}, rows)
 
 
 def test_a_record_needs_a_plain_name():
     with pytest.raises(ValueError, match="record ../t: id"):
-        report.record("../t", "t", "laptop", {}, {}, [])
+        records.record("../t", "t", "laptop", {}, {}, [])
 
 
 # -- saving and loading
@@ -167,13 +167,13 @@ def test_a_record_needs_a_plain_name():
 
 def test_saved_and_loaded(places):
     record = ablation(np.float64(45.123456789))
-    report.save(record)
+    records.save(record)
     file = places / "new" / "laptop" / "tab03_ablation.json"
-    assert report.load("tab03_ablation", "laptop") == record
+    assert records.load("tab03_ablation", "laptop") == record
     assert record["rows"][1]["measured"] == 45.1235
     assert record["rows"][1]["excluded"] == 0  # a zero is a value
     text = file.read_text()
-    report.save(report.load("tab03_ablation", "laptop"))
+    records.save(records.load("tab03_ablation", "laptop"))
     assert file.read_text() == text
     assert sum(line.startswith('  {"dataset"') for line in text.splitlines()) == 4
     design = ["dataset", "encoder", "variant", "metric", "n_queries", "seeds", "measured", "std", "low", "high",
@@ -183,8 +183,8 @@ def test_saved_and_loaded(places):
 
 def test_what_cannot_be_loaded_says_what_and_where(places):
     with pytest.raises(FileNotFoundError, match=r"laptop/tab09_x\.json: no such record; .*earlib\.run tab09_x"):
-        report.load("tab09_x", "laptop")
-    report.save(ablation())
+        records.load("tab09_x", "laptop")
+    records.save(ablation())
     file = places / "new" / "laptop" / "tab03_ablation.json"
     text = file.read_text()
     for broken, message in [
@@ -196,7 +196,7 @@ def test_what_cannot_be_loaded_says_what_and_where(places):
     ]:
         file.write_text(broken)
         with pytest.raises(ValueError, match=message):
-            report.load("tab03_ablation", "laptop")
+            records.load("tab03_ablation", "laptop")
 
 
 # -- the check against the reference
@@ -204,14 +204,14 @@ def test_what_cannot_be_loaded_says_what_and_where(places):
 
 def test_check_within_tolerance(places, capsys):
     commit(ablation(45.0), places)
-    report.check(ablation(45.4), 0.5)
+    records.check(ablation(45.4), 0.5)
     told = "reference: 2 of 2 values within 0.5 points; 1 that varies between machines not compared\n"
     assert capsys.readouterr().out == told
 
 
 def test_check_finds_a_tampered_reference(places, capsys):
     commit(ablation(), places, lambda text: text.replace('"measured": 31.0', '"measured": 31.6'))
-    report.check(ablation(), 0.5)
+    records.check(ablation(), 0.5)
     out = capsys.readouterr().out
     assert out.startswith("reference: 1 of 2 values within 0.5 points")
     assert "  locomo/minilm/rmm/recall@5: 31, reference 31.6\n" in out
@@ -219,14 +219,14 @@ def test_check_finds_a_tampered_reference(places, capsys):
 
 def test_check_counts_points_and_missing_values(places, capsys):
     def record(*rows):
-        return report.record("fig03", "t", "smoke", {}, PROVENANCE, list(rows))
+        return records.record("fig03", "t", "smoke", {}, PROVENANCE, list(rows))
 
-    gone = report.row("toy", "minilm", "rmm", "recall@5", reason="too few questions")
+    gone = records.row("toy", "minilm", "rmm", "recall@5", reason="too few questions")
     then = record(measured("ear", dataset="toy"), measured("rmm", dataset="toy"), measured("retriever", dataset="toy"))
     commit(then, places)
-    report.check(then, 0.5)
+    records.check(then, 0.5)
     assert capsys.readouterr().out == "reference: 3 of 3 values within 0.5 points\n"
-    report.check(record(measured("ear", dataset="toy", queries=40), measured("ear", dataset="toy"), gone), 0.5)
+    records.check(record(measured("ear", dataset="toy", queries=40), measured("ear", dataset="toy"), gone), 0.5)
     assert capsys.readouterr().out.splitlines() == [
         "reference: 1 of 4 values within 0.5 points",
         "  toy/minilm/ear/recall@5/queries=40: not in the reference",
@@ -236,19 +236,19 @@ def test_check_counts_points_and_missing_values(places, capsys):
 
 
 def test_check_knows_what_it_cannot_compare(places, capsys):
-    report.check(ablation(), 0.5)
+    records.check(ablation(), 0.5)
     commit(ablation(), places)
-    report.check(ablation(parameters={"seeds": 5, "rate": 0.001}), 0.5)
+    records.check(ablation(parameters={"seeds": 5, "rate": 0.001}), 0.5)
     assert capsys.readouterr().out == "no reference for these parameters\n" * 2
     newer = {**PROVENANCE, "packages": {"earlib": "9.0"}}
-    report.check(ablation(provenance=newer), 0.5)
+    records.check(ablation(provenance=newer), 0.5)
     assert "the reference is of version 0.1.0, this record of 9.0: not compared" in capsys.readouterr().out
     commit(ablation(), places, lambda text: text.replace('"profile": "laptop"', '"profile": "smoke"'))
-    report.check(ablation(), 0.5)
+    records.check(ablation(), 0.5)
     assert "the reference is of profile smoke, this record of laptop: not compared" in capsys.readouterr().out
     commit(ablation(), places, lambda text: text[:100])
     with pytest.raises(ValueError, match="tab03_ablation.json: not JSON"):
-        report.check(ablation(), 0.5)
+        records.check(ablation(), 0.5)
 
 
 # -- provenance
@@ -261,7 +261,7 @@ def test_the_commit_is_the_last_that_touched_the_source(tmp_path, monkeypatch):
 
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert report.provenance("d", "e")["commit"] is None
+    assert records.provenance("d", "e")["commit"] is None
     (tmp_path / "earlib").mkdir()
     (tmp_path / "earlib" / "core.py").write_text("1")
     git("init", "-q")
@@ -271,17 +271,17 @@ def test_the_commit_is_the_last_that_touched_the_source(tmp_path, monkeypatch):
     (tmp_path / "record.json").write_text("{}")
     git("add", ".")
     git("commit", "-qm", "results")
-    assert report.provenance("d", "e")["commit"] == source
+    assert records.provenance("d", "e")["commit"] == source
     (tmp_path / "earlib" / "core.py").write_text("2")
-    assert report.provenance("d", "e")["commit"] == f"{source} and local changes"
+    assert records.provenance("d", "e")["commit"] == f"{source} and local changes"
 
 
 def test_provenance_names_versions(monkeypatch):
-    found = report.provenance({"locomo": "d1"}, {"minilm": "e1"}, core="c1")
+    found = records.provenance({"locomo": "d1"}, {"minilm": "e1"}, core="c1")
     assert found["packages"]["numpy"] == np.__version__
     assert (found["dataset"], found["core"]) == ({"locomo": "d1"}, "c1")
     monkeypatch.setenv("PATH", "")
-    assert report.provenance("d", "e")["commit"] is None
+    assert records.provenance("d", "e")["commit"] is None
 
 
 # -- tables
@@ -299,7 +299,7 @@ def test_table_shows_measured_paper_and_verdict():
 
 def test_table_refuses_two_rows_in_a_cell():
     rows = [measured(split="random"), measured(split="conversation", value=40.0)]
-    record = report.record("t", "t", "laptop", {}, {}, rows)
+    record = records.record("t", "t", "laptop", {}, {}, rows)
     with pytest.raises(ValueError, match="two rows in the cell of locomo/minilm/ear/recall@5/split=conversation"):
         report.table(record)
     assert report.table(record, split="conversation").iloc[0, 0].startswith("40.0")
@@ -315,7 +315,7 @@ def test_caption_tells_setting_counts_and_what_is_missing():
         "turn left out. ± standard deviation over seeds, [ ] 95 % interval over questions. Direction against "
         "Reranker + RL Update. * the critic sees test gold (noisy). – no language model."
     )
-    own = report.record("t", "t", "paper", {}, {}, [measured("ear", 56.0, {"id": "tab03"}, "locomo", "contriever")])
+    own = records.record("t", "t", "paper", {}, {}, [measured("ear", 56.0, {"id": "tab03"}, "locomo", "contriever")])
     assert "stands in" not in report.caption(own)
 
 
