@@ -15,7 +15,7 @@ def _field(default, symbol, section, text, **limits):
     return Field(default, description=text, json_schema_extra={"symbol": symbol, "section": section}, **limits)
 
 
-class Checked(BaseModel, frozen=True, extra="forbid"):
+class Checked(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
     """Settings by name; an unknown name is refused with the names that it resembles."""
 
     @model_validator(mode="before")

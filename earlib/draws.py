@@ -27,7 +27,7 @@ class Uniforms(NamedTuple):
 
 def generator(seed, purpose):
     """The generator of one seed for one purpose."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose),)))
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, PURPOSES.index(purpose))))
 
 
 def draw(config, seeds, order, depth, queries, purpose, device="cpu"):

@@ -111,8 +111,8 @@ def summary(values, queries):
     Returns
     -------
     dict
-        `measured`, `std` (None for one seed), `low`, `high` in percent; `n_queries`, the fewest that counted in a
-        seed; `excluded`, the most that a seed left out; `seeds`.
+        `measured`, `std` (None for one seed), `low`, `high` in percent; `n_queries` and `n_queries_most`, the fewest
+        and the most that counted in a seed; `excluded`, the most that a seed left out; `seeds`.
     """
     counted = ~np.isnan(values)
     by_seed = 100 * np.nanmean(values, axis=1)
@@ -123,6 +123,7 @@ def summary(values, queries):
         "low": low,
         "high": high,
         "n_queries": int(counted.sum(1).min()),
+        "n_queries_most": int(counted.sum(1).max()),
         "excluded": int((~counted & (queries >= 0)).sum(1).max()),
         "seeds": len(values),
     }

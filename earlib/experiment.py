@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 import warnings
 import zipfile
 from functools import lru_cache
@@ -120,8 +121,9 @@ def run(setting, config):
     Run
     """
     found = _candidates(setting, config.depth)
-    path = paths.cache() / "runs" / f"{_key(setting, config, found)}.npz"
-    cached = _load(path)
+    key = _key(setting, config, found)
+    path = paths.cache() / "runs" / f"{key}.npz"
+    cached = _load(path, key)
     if cached is not None:
         return cached
     groups = {}  # seeds whose splits have the same sizes run side by side
@@ -134,7 +136,7 @@ def run(setting, config):
         finished = _run_group(setting, config, found, seeds, np.stack(train), np.stack(evaluation))
         parts |= dict(zip(seeds, finished, strict=True))
     result = _merge([parts[seed] for seed in range(setting.seeds)])
-    _store(path, result)
+    _store(path, key, result)
     return result
 
 
@@ -149,9 +151,9 @@ def _run_group(setting, config, found, seeds, train, evaluation):
         return evaluate.measure(found, kept, learner.retrieve(kept, explorer, noise))
 
     seen, adapter, untrained_explorer = [0], [score()], score(explorer=True)
-    for step in learner.train(order):
-        at_end = step.seen == order.shape[1]
-        if at_end or setting.evaluate_every and step.seen % setting.evaluate_every == 0:
+    every = setting.evaluate_every or order.shape[1]
+    for step in learner.train(order):  # evaluated at the first update that reaches a multiple, and at the end
+        if step.seen == order.shape[1] or step.seen // every > (step.seen - config.batch_size) // every:
             seen.append(step.seen)
             adapter.append(score())
     explorer = score(explorer=True)
@@ -194,20 +196,22 @@ def _key(setting, config, found):
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def _store(path, result):
+def _store(path, key, result):
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **result._asdict())
+    np.savez_compressed(buffer, key=np.array(key), **result._asdict())
     try:
         paths.write_atomically(path, buffer.getvalue())
     except OSError as error:  # a cache that cannot be written must not lose the run
         warnings.warn(f"the run is not cached: {error.strerror}", stacklevel=2)
 
 
-def _load(path):
+def _load(path, key):
     if not path.exists():
         return None
     try:
         with np.load(path, allow_pickle=False) as stored:
+            if str(stored["key"]) != key:
+                raise ValueError("it belongs to another run")
             return Run(**{name: stored[name] for name in Run._fields})
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         warnings.warn(f"cached run {path} cannot be read ({error}); it is computed again", stacklevel=2)
@@ -232,26 +236,37 @@ def run_variant(setting, name, **changes):
     queries : numpy.ndarray
         Numbers of the evaluation questions, `[R, E]`.
     """
+    if name == "retriever":
+        return run_control(setting, name, **changes)
+    if name not in VARIANTS:
+        raise ValueError(f"unknown variant {name!r}{datasets.near(name, VARIANTS)}")
     variant = VARIANTS[name]
     result = run(setting, Config(**{**variant.changes, **changes}))
     if not variant.learns:
-        return (result.untrained_explorer if variant.explorer else result.adapter[0]), result.queries
+        return result.untrained_explorer, result.queries
     return (result.explorer if variant.explorer else result.adapter[-1]), result.queries
 
 
 def run_control(setting, name, **changes):
-    """Run a control that learns nothing: `ceiling`, or `equal_calls_C` with C critic calls a question.
+    """Run a control that learns nothing: `retriever`, `ceiling`, or `equal_calls_C` with C critic calls a question.
 
-    The ceiling puts the gold memories among the candidates first: no reranker can exceed it. The equal-call control
-    is `evaluate.equal_calls`, with the same critic as the variants. Result as in `run_variant`.
+    The retriever's ranking is the first stage's, whatever adapter a configuration starts from. The ceiling puts the
+    gold memories among the candidates first: no reranker can exceed it. The equal-call control is
+    `evaluate.equal_calls`, with the same critic as the variants. Result as in `run_variant`.
     """
-    calls = int(name.removeprefix("equal_calls_")) if name != "ceiling" else 1
+    asked = re.fullmatch(r"equal_calls_(\d+)", name)
+    if not asked and name not in ("retriever", "ceiling"):
+        known = [*VARIANTS, "ceiling", "equal_calls_3"]
+        raise ValueError(f"unknown variant or control {name!r}{datasets.near(name, known)}")
+    calls = int(asked[1]) if asked else 1
     config = Config(**{**changes, "rounds": calls})
     found = _candidates(setting, config.depth)
     parts = []
     for seed in range(setting.seeds):
         train, evaluation = (torch.from_numpy(part)[None] for part in split(found.scopes, setting, seed))
-        if name == "ceiling":
+        if name == "retriever":
+            slates = torch.arange(config.slate_size).expand(*evaluation.shape, -1)
+        elif name == "ceiling":
             slates = best(found.gold[evaluation].double(), config.slate_size)
         else:
             critic = SimulatedCritic(config, found.gold, calibration=train)

@@ -73,6 +73,11 @@ class Learner:
         ------
         Step
             After each update.
+
+        Raises
+        ------
+        FloatingPointError
+            If the loss is no longer finite: nothing of a diverged adapter is ever ranked or reported.
         """
         if uniforms is None:
             K = self.index.shape[1]
@@ -94,6 +99,11 @@ class Learner:
         slates, replay_loss = self._replay_loss(past, positions, uniforms)
         self.optimizer.zero_grad()
         total = current_loss + self.config.replay_weight * replay_loss
+        if not total.isfinite().all():
+            raise FloatingPointError(
+                f"the adapter diverged after {self.buffer.size} queries (loss {total.tolist()}, "
+                f"{self.config.optimizer}, learning rate {self.config.learning_rate:g}); lower the learning rate"
+            )
         total.sum().backward()  # replicas share nothing: the gradient of the sum is each one's own
         self.optimizer.step()
         return Step(self.buffer.size, exploration, positions, slates, current_loss.detach(), replay_loss.detach())
@@ -191,6 +201,8 @@ class Learner:
             K = self.index.shape[1]
             uniforms = draws.draw(config, self.seeds, queries, K, len(self.query), "test", self.device)
         scores, adapted, length, place = self._score(queries)
+        if not scores.isfinite().all():
+            raise FloatingPointError(f"the adapter diverged: scores are not finite; lower learning_rate in {config}")
         if not explorer:
             return best(scores + gumbel(uniforms.slate).to(self.dtype) if noisy else scores, config.slate_size)
 

@@ -125,10 +125,14 @@ def curves(
             axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4))
             axes.margins(x=0.02)
         next(iter(panels.values()))[0].set_ylabel(axis(metric))
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=LOOK["font.size"], fontweight="bold")
+        _title(figure, title)
         _legend(figure, panels)
     return figure
+
+
+def _title(figure, title):
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=LOOK["font.size"], fontweight="bold")
 
 
 def _curve(axes, line, x, y, band, style, label):
@@ -141,8 +145,10 @@ def _curve(axes, line, x, y, band, style, label):
         axes.fill_between(at, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0, zorder=1)
 
 
-def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None, paper_label="paper"):
+def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None, paper_label="paper", title=""):
     """Measured values with their intervals, a system a line, and the paper's values as hollow marks beside them.
+
+    A system whose inference asks a critic that sees test gold (column `sees_gold`) has a star.
 
     Parameters
     ----------
@@ -161,6 +167,8 @@ def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None,
         Names where they differ from `paper.label`.
     paper_label : str
         Legend of the hollow marks, with the setting if it is another one.
+    title : str, optional
+        What the picture shows, for readers who meet it alone.
 
     Returns
     -------
@@ -169,6 +177,7 @@ def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None,
     names = list(dict.fromkeys(frame[y]))
     groups = list(dict.fromkeys(frame[by])) if by else [None]
     style = styles(groups) if by else {None: (COLOURS[0], "-", "o")}
+    star = {name: " *" for name in frame.loc[frame["sees_gold"].eq(True), y]} if "sees_gold" in frame else {}
     offsets = dict(zip(groups, (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.7 / len(groups), strict=True))
     with matplotlib.rc_context(LOOK):
         height = 0.9 + len(names) * max(0.32, 0.26 * len(groups))
@@ -182,12 +191,13 @@ def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None,
             for row, place in rows:
                 if math.isnan(_float(row["measured"])):
                     _not_run(axes, _float(row.get("reported")), place)
-            axes.set_yticks(range(len(names)), [_label(name, labels) for name in names])
+            axes.set_yticks(range(len(names)), [_label(name, labels) + star.get(name, "") for name in names])
             axes.set_ylim(len(names) - 0.5, -0.5)
             axes.grid(axis="y", visible=False)
             axes.set_xlabel(axis(metric or (key if panel == "metric" else part["metric"].iloc[0])))
             if panel == "metric":
                 axes.set_title("")  # the axis says it
+        _title(figure, title)
         _legend(figure, panels, last=paper_label)
     return figure
 

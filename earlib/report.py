@@ -77,6 +77,7 @@ def differences(record, index=("variant",), **where):
         other = next((one for one in record["rows"] if against and key_of(one) == key_of({**row, **against})), {})
         theirs = [one.get("reported") for one in (row, other)]
         shown = f"{row['difference']:+.1f} [{row['difference_low']:+.1f}, {row['difference_high']:+.1f}]"
+        shown += " *" if row.get("sees_gold") or other.get("sees_gold") else ""
         lines.append({
             **{key.replace("_", " "): _label(row, key) for key in index},
             "against": _keys_named(against) if against else "",
@@ -140,13 +141,14 @@ def caption(record, **where):
     run = [row for row in rows if row["measured"] is not None]
     against = _distinct(row["compared_with"] for row in run if row["verdict"] in ("same direction", "other direction"))
     counts = [
-        _counted(run, "n_queries", "question{s}"),
-        _counted(run, "seeds", "seed{s}"),
-        _counted(run, "excluded", "question{s} without a gold turn left out"),
+        _counted(run, ("n_queries", "n_queries_most"), "question{s}"),
+        _counted(run, ("seeds",), "seed{s}"),
+        _counted(run, ("excluded",), "question{s} without a gold turn left out of a seed"),
     ]
     spread = ["± standard deviation over seeds"] * any(row["std"] is not None for row in run)
     spread += ["[ ] 95 % interval over questions"] * any(row["low"] is not None for row in run)
     parts = [
+        _measured_on(run),
         setting(rows),
         ", ".join(filter(None, counts)),
         ", ".join(spread),
@@ -169,8 +171,15 @@ def setting(rows):
     return ", ".join(said).replace(" for ", " stands in for ", 1)
 
 
-def _counted(rows, key, what):
-    found = sorted({row[key] for row in rows if row.get(key) is not None})
+def _measured_on(rows):
+    """The data, encoders and splits of measured rows: "LoCoMo, MiniLM, random split"."""
+    found = [_distinct(row.get(key) for row in rows) for key in ("dataset", "encoder", "split")]
+    told = [" and ".join(map(paper.label, values)) for values in found if values]
+    return ", ".join(told) + (" split" if found[2] else "")
+
+
+def _counted(rows, keys, what):
+    found = sorted({row[key] for row in rows for key in keys if row.get(key) is not None})
     if not found:
         return ""
     span = f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
@@ -179,7 +188,9 @@ def _counted(rows, key, what):
 
 def _keys_named(keys):
     return ", ".join(
-        paper.label(value) if key == "variant" else f"{paper.label(key)} {value}" for key, value in keys.items()
+        paper.label(value) if key == "variant" else f"{paper.label(key)} {value}"
+        for key, value in keys.items()
+        if value is not None
     )
 
 
@@ -194,6 +205,11 @@ def _distinct(values):
         if value is not None and value not in seen:
             seen.append(value)
     return seen
+
+
+def show_differences(record, index=("variant",), **where):
+    """The differences with their caption, for the output of a notebook cell; arguments as `differences`."""
+    return HTML(html(differences(record, index, **where), caption(record, **where)))
 
 
 def html(frame, caption=""):

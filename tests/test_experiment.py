@@ -131,6 +131,43 @@ def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant():
     assert rows[0]["measured"] == evaluate.summary(values[0], queries)["measured"]
 
 
+def test_an_odd_distance_between_evaluations_is_kept_as_well_as_batches_allow():
+    rows = experiment.curve(Setting(**SMALL, evaluate_every=10), "ear_adapter")
+    assert [row["training_queries"] for row in rows] == [0, 12, 20, 24]  # updates come every four queries
+
+
+@pytest.mark.parametrize("change", [{"learning_rate": 1e8}, {"learning_rate": 1e300}])
+def test_training_that_diverges_is_an_error_and_never_a_result(change):
+    with pytest.raises(FloatingPointError, match="the adapter diverged"):
+        experiment.run(Setting(**SMALL), Config(normalise=False, optimizer="sgd", **change))
+
+
+@pytest.mark.parametrize("changes", [{"init": "normal"}, {"test_noise": True}])
+def test_the_retriever_is_the_first_stage_under_every_option(changes):
+    usual, _ = experiment.run_variant(Setting(**SMALL), "retriever")
+    other, _ = experiment.run_variant(Setting(**SMALL), "retriever", **changes)
+    np.testing.assert_array_equal(usual, other)
+
+
+@pytest.mark.parametrize("name", ["eer", "equal_cals_2", "equal_calls_", "ceilin"])
+def test_an_unknown_variant_or_control_is_named(name):
+    with pytest.raises(ValueError, match=f"unknown variant or control '{name}'"):
+        experiment.compare(Setting(**SMALL), [name], baseline="retriever")
+
+
+def test_a_cached_run_of_another_key_is_found_out():
+    setting, config = Setting(**SMALL), Config(replay_size=2)
+    expected = experiment.run(setting, config)
+    found = experiment.candidates("toy", "minilm", 20)
+    path = paths.cache() / "runs" / f"{experiment._key(setting, config, found)}.npz"
+    experiment.run(setting, Config(replay_size=3))
+    other = experiment._key(setting, Config(replay_size=3), found)
+    path.write_bytes((paths.cache() / "runs" / f"{other}.npz").read_bytes())
+    with pytest.warns(UserWarning, match="belongs to another run"):
+        again = experiment.run(setting, config)
+    np.testing.assert_array_equal(again.adapter, expected.adapter)
+
+
 def test_evaluating_on_the_way_changes_nothing():
     often, once = (experiment.run(Setting(**SMALL, evaluate_every=every), Config()) for every in (8, None))
     np.testing.assert_array_equal(often.adapter[-1], once.adapter[-1])
@@ -147,6 +184,8 @@ def test_evaluating_on_the_way_changes_nothing():
         (lambda: Config(slate_size=21), r"slate_size \(s = 21\) exceeds depth \(K = 20\)"),
         (lambda: Config(likelihood="clear"), r"likelihood\n.*'clean', 'noisy' or 'plackett-luce'"),
         (lambda: Config(rounds="four"), r"rounds\n.*valid integer"),
+        (lambda: Config(rounds=True), r"rounds\n.*valid integer"),
+        (lambda: Config(learning_rate=float("inf")), r"learning_rate\n.*finite number"),
         (lambda: Setting(seeds=0), r"seeds\n.*greater than or equal to 1"),
         (lambda: Setting(encodr="minilm"), "unknown parameter 'encodr', did you mean 'encoder'"),
     ],

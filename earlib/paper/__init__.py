@@ -47,7 +47,7 @@ LABELS = {
     "replay_size": "Replay batch size",
     "similarity": "Similarity",
     "reward": "Reward",
-    "random": "Random",
+    "random": "random",
     "dialogue": "Dialogues",
     "observation": "Observations",
     "both": "Dialogues + Observations",
@@ -86,6 +86,24 @@ def held_against(id, dataset, encoder, /, **keys):
         return None
     theirs = encoder if encoder is None or encoder in ENCODERS else DEFAULT_ENCODER
     return {"id": id, "encoder": theirs, **keys}
+
+
+def stands_for(dataset, encoder, theirs):
+    """Fields of a row that say for which setting of the paper it stands, where no number is held against it.
+
+    Parameters
+    ----------
+    dataset, encoder : str
+        The setting measured; made dialogues stand for nothing.
+    theirs : str
+        The dataset of the paper's figure.
+
+    Returns
+    -------
+    dict
+    """
+    where = held_against("tab02", dataset, encoder)
+    return {"reported_dataset": theirs, "reported_encoder": where["encoder"]} if where else {}
 
 
 def label(name):
