@@ -32,9 +32,9 @@ def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def executed(name):
-    path = SMOKE / f"{name}.ipynb"
-    assert path.exists(), f"make it with `make {name} PROFILE=smoke` and commit it"
+def executed(name, profile="smoke"):
+    path = paths.reference() / profile / f"{name}.ipynb"
+    assert path.exists(), f"make it with `make {name} PROFILE={profile}` and commit it"
     return read(path)
 
 
@@ -66,19 +66,22 @@ def test_every_profile_fits_the_notebooks(profile):
 
 
 @each
-def test_the_smoke_result_is_that_of_the_source(name):
-    notebook = executed(name)
+@pytest.mark.parametrize("profile", ["smoke", "laptop"])
+def test_a_committed_result_is_that_of_the_source(name, profile):
+    notebook = executed(name, profile)
     written = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
     assert [(cell.cell_type, cell.source) for cell in written] == [
         (cell.cell_type, cell.source) for cell in read(SOURCES[name]).cells
     ]
-    (plan,) = run.make_plans([name], "smoke", {})
+    (plan,) = run.make_plans([name], profile, {})
     assert notebook.metadata.papermill.parameters == plan.parameters
     assert any(cell.outputs for cell in code(notebook))
     checked = tagged(notebook, "nbval-check-output")
     assert checked and all(cell.outputs for cell in checked)
     errors = [output for cell in code(notebook) for output in cell.outputs if output.output_type == "error"]
-    assert errors == [] and (SMOKE / f"{name}.json").exists()
+    record = json.loads((paths.reference() / profile / f"{name}.json").read_text())
+    assert errors == [] and (record["id"], record["profile"]) == (name, profile)
+    assert any("values within" in output.get("text", "") for cell in checked for output in cell.outputs)
 
 
 def nbval(name, folder, **environment):
