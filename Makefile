@@ -32,8 +32,8 @@ data: $(STAMP) ## fetch the publishers' data and check it
 report: $(STAMP) ## bring the README's tables up to results/laptop
 	$(PYTHON) -m earlib.report readme
 
-lab: $(STAMP) ## open the notebooks in JupyterLab
-	$(PYTHON) -m jupyterlab notebooks
+lab: $(STAMP) ## open the notebooks in JupyterLab; what they write goes to build/lab, not to results
+	EARLIB_RESULTS="$(CURDIR)/build/lab" $(PYTHON) -m jupyterlab notebooks
 
 bench: $(STAMP) ## time the batched core against the plain transcription of the paper
 	$(PYTHON) tests/bench.py $(ARGS)

@@ -21,7 +21,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import nbformat
 import papermill
@@ -32,9 +32,11 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from papermill.exceptions import PapermillExecutionError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from earlib import datasets, paths
+from earlib import datasets, encoders, paths
+from earlib.config import Config
 
 SET_BY_RUN = ("profile", "name")  # parameters that say where a result belongs
+LONGEST_NAME = 120  # characters; file systems allow 255 with suffixes and all
 
 
 class Parameter(NamedTuple):
@@ -97,6 +99,10 @@ def _parse(text, where):
         raise Unusable(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
+def _line(error):
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def _unknown(kind, name, known):
     return Unusable(f"unknown {kind} {name!r}{datasets.near(name, known)}; known: {', '.join(sorted(known)) or 'none'}")
 
@@ -112,28 +118,64 @@ def read_parameters(source):
     Raises
     ------
     Unusable
-        If a line of that cell has no type or no literal value.
+        If the file is not a notebook, or a line of that cell has no type or no literal value.
     """
+    try:
+        entries = papermill.inspect_notebook(source)
+    except Exception as error:  # cut short, not JSON, JSON of something else, no kernel: whatever makes it unreadable
+        raise Unusable(f"{source}: expected a notebook, but it cannot be read ({_line(error)})") from error
     found = {}
-    for name, entry in papermill.inspect_notebook(source).items():
+    for name, entry in entries.items():
         try:
             default = ast.literal_eval(entry["default"])
             TypeAdapter(eval(entry["inferred_type_name"])).validate_python(default, strict=True)
-        except (ValueError, SyntaxError, NameError, TypeError) as error:
+        except Exception as error:  # an annotation can be anything
             raise Unusable(
-                f"{source}: parameter {name!r}: expected a line `name: type = literal  # help` ({error})"
+                f"{source}: parameter {name!r}: expected a line `name: type = literal  # help` ({_line(error)})"
             ) from error
         found[name] = Parameter(name, entry["inferred_type_name"], default, entry["help"].strip())
     return found
 
 
 def _checked(parameter, value, where):
-    """The value in the type of its parameter; a number without a fraction may stand for a float."""
+    """The value in the type of its parameter; a scalar may stand for a list of one, an integer for a float."""
+    listed = [value] if parameter.type.startswith("list[") and not isinstance(value, list) else value
+    about = f"{where}: {parameter.name}" + (f" ({parameter.help})" if parameter.help else "")
     try:
-        return TypeAdapter(eval(parameter.type)).validate_python(value, strict=True)
+        checked = TypeAdapter(eval(parameter.type)).validate_python(listed, strict=True)
     except ValidationError as error:
-        about = f" ({parameter.help})" if parameter.help else ""
-        raise Unusable(f"{where}: {parameter.name}{about}: expected {parameter.type}, got {value!r}") from error
+        raise Unusable(f"{about}: expected {parameter.type}, got {value!r}") from error
+    if checked != parameter.default:
+        for item in checked if isinstance(checked, list) else [checked]:
+            _check_meaning(parameter.name, item, about)
+    return checked
+
+
+def _check_meaning(name, value, about):
+    """Refuse what the package would refuse after a kernel has started: an unknown name, a number out of range."""
+    known = {"dataset": datasets.NAMES, "encoder": encoders.REGISTRY}.get(name)
+    if known is not None:
+        if value not in known:
+            raise Unusable(f"{about}: expected one of {', '.join(known)}, got {value!r}{datasets.near(value, known)}")
+        return
+    model = _model_with(name)
+    if model is None:
+        return
+    field = model.model_fields[name]
+    try:
+        TypeAdapter(Annotated[field.annotation, *field.metadata], config=model.model_config).validate_python(value)
+    except ValidationError as error:
+        expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+        raise Unusable(f"{about}: expected {expected}, got {value!r}") from error
+
+
+def _model_with(name):
+    """The settings that have a field of this name, None if it is a notebook's own."""
+    if name in Config.model_fields:
+        return Config
+    from earlib.experiment import Setting  # here because it brings torch, which takes seconds
+
+    return Setting if name in Setting.model_fields else None
 
 
 def load_profile(name):
@@ -156,21 +198,24 @@ def load_profile(name):
         raise Unusable(f"{file}: {field}: {first['msg']}") from error
 
 
-def _check_names(profile, name, parameters):
-    """Refuse a profile that speaks of notebooks or parameters which do not exist."""
+def _check_names(profile, name, known, parameters):
+    """Refuse a profile that speaks of notebooks or parameters which do not exist.
+
+    `parameters` lacks those of `known` that cannot be read; what may be theirs passes.
+    """
     file = paths.profiles() / f"{name}.yaml"
     for notebook in profile.notebooks:
-        if notebook not in parameters:
-            raise _unknown(f"notebook in {file}", notebook, parameters)
-    everywhere = {key for known in parameters.values() for key in known}
-    for where, given, known in [("defaults", profile.defaults, everywhere)] + [
-        (f"notebooks.{notebook}", given or {}, parameters[notebook]) for notebook, given in profile.notebooks.items()
-    ]:
+        if notebook not in known:
+            raise _unknown(f"notebook in {file}", notebook, known)
+    everywhere = {key for own in parameters.values() for key in own}
+    places = [("defaults", profile.defaults, everywhere if len(parameters) == len(known) else None)]
+    places += [(f"notebooks.{one}", given or {}, parameters.get(one)) for one, given in profile.notebooks.items()]
+    for where, given, had in places:
         for key in given:
             if key in SET_BY_RUN:
                 raise Unusable(f"{file}: {where}: {key} is set by the run itself; leave it out")
-            if key not in known:
-                raise _unknown(f"parameter in {where} of {file}", key, set(known) - set(SET_BY_RUN))
+            if had is not None and key not in had:
+                raise _unknown(f"parameter in {where} of {file}", key, set(had) - set(SET_BY_RUN))
 
 
 def make_plans(names, profile_name, own):
@@ -192,18 +237,25 @@ def make_plans(names, profile_name, own):
     Raises
     ------
     Unusable
-        For an unknown notebook, profile or parameter, or a value of the wrong type.
+        For an unknown notebook, profile, parameter, dataset or encoder, a value of the wrong type or out of range,
+        or a notebook that cannot be read; one that is not asked for may be unreadable.
     """
     known = sources()
     profile = load_profile(profile_name)
-    parameters = {name: read_parameters(source) for name, source in known.items()}
     for name in names:
         if name not in known and name != "all":
             raise _unknown("notebook", name, known)
-    _check_names(profile, profile_name, parameters)
     chosen = list(known) if "all" in names else list(dict.fromkeys(names))
     if not chosen:
         raise Unusable(f"there is no notebook in {paths.notebooks()}")
+    parameters = {}
+    for name, source in known.items():
+        try:
+            parameters[name] = read_parameters(source)
+        except Unusable:
+            if name in chosen:
+                raise
+    _check_names(profile, profile_name, known, parameters)
     _check_own(own, {key for name in chosen for key in parameters[name]})
     return [_plan(known[name], profile, profile_name, parameters[name], own) for name in chosen]
 
@@ -228,32 +280,40 @@ def _plan(source, profile, profile_name, known, own):
             continue
         value = text if known[key].type == "str" else _parse(text, f"parameter {key}")
         value = _checked(known[key], value, "command line")
-        if value != given.get(key, known[key].default):
+        if value != given.get(key, known[key].default):  # one that changes nothing must leave the committed bytes
             name += f"--{key}-{_slug(value)}"
-        given[key] = value
+            given[key] = value
     missing = [key for key in SET_BY_RUN if key not in known]
     if missing:
         raise Unusable(f"{source}: the parameters cell lacks `{missing[0]}: str`, which every notebook has")
+    name = _shortened(name, LONGEST_NAME, name)
     return Plan(source, name, profile_name, {"profile": profile_name, "name": name} | given)
 
 
 def _slug(value):
-    """The value as part of a file name; one that had to be altered is told apart by a hash."""
-    if isinstance(value, list):
+    """The value as part of a file name; one that cannot be read back from it is told apart by a hash."""
+    if isinstance(value, list) and value:
         return "+".join(_slug(item) for item in value)
     text = f"{value:.12g}" if isinstance(value, float) else str(value)
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60]
-    return plain if plain == text else f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", text)  # also `--`, which stands between parameters
+    exact = plain and plain == text and (not isinstance(value, float) or float(text) == value)
+    return _shortened(plain, 60, repr(value), always=not exact)
+
+
+def _shortened(text, length, whole, always=False):
+    """Text of at most so many characters; what was cut, or has to be told apart anyway, gets a hash of the whole."""
+    if len(text) <= length and not always:
+        return text
+    return f"{text[:length - 7].rstrip('-')}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
 
 
 class _ThisInterpreter(KernelSpecManager):
     """Offers one kernel, the interpreter that runs now, whatever other kernels the user has."""
 
-    results = None
+    environment = {}
 
     def get_kernel_spec(self, kernel_name):
-        places = {"EARLIB_ROOT": str(paths.ROOT), "EARLIB_RESULTS": str(self.results)}
-        return KernelSpec(**get_kernel_dict(), env=places)  # its command starts with sys.executable
+        return KernelSpec(**get_kernel_dict(), env=self.environment)  # its command starts with sys.executable
 
 
 class Runner:
@@ -261,6 +321,7 @@ class Runner:
 
     def __init__(self, jobs=1):
         self.jobs = jobs
+        self.environment = {}
         self.kernels = set()
         self.stopped = threading.Event()
 
@@ -276,6 +337,7 @@ class Runner:
         KeyboardInterrupt
             After Ctrl-C, when every kernel is gone.
         """
+        self.environment = _share_of_cores(min(self.jobs, len(plans)))
         with ThreadPoolExecutor(self.jobs) as pool:
             futures = [pool.submit(self._run_one, plan) for plan in plans]
             try:
@@ -298,20 +360,21 @@ class Runner:
     def _run_one(self, plan):
         print(f"{plan.name}: running, profile {plan.profile}", flush=True)
         start = time.monotonic()
-        folder = paths.build() / plan.profile
-        work = error = None
+        work, computed, error = None, False, None
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=f"{plan.name}.", dir=folder))
+            work = _work_folder(plan)
             self._execute(plan, work)
+            computed = True
             _publish(plan, work)
-            (folder / f"{plan.name}.ipynb").unlink(missing_ok=True)  # a broken one of an earlier run
+            _broken(plan).unlink(missing_ok=True)  # of an earlier run
         except Exception as caught:
             error = _explain(caught)
-        if error and work and (work / f"{plan.name}.ipynb").exists() and not self.stopped.is_set():
-            os.replace(work / f"{plan.name}.ipynb", folder / f"{plan.name}.ipynb")
-            error += f"\n  the notebook as far as it came: {folder / plan.name}.ipynb"
-        if work:
+            if computed:
+                error += f"\n  all that it computed is kept in {work}"
+            elif work and (work / f"{plan.name}.ipynb").exists() and not self.stopped.is_set():
+                os.replace(work / f"{plan.name}.ipynb", _broken(plan))
+                error += f"\n  the notebook as far as it came: {_broken(plan)}"
+        if work and not (error and computed):
             shutil.rmtree(work, ignore_errors=True)
         seconds = time.monotonic() - start
         if not self.stopped.is_set():
@@ -323,7 +386,9 @@ class Runner:
     def _execute(self, plan, work):
         """Run the notebook in a kernel of its own; its standard error is shown as it comes."""
         specs = _ThisInterpreter()
-        specs.results = work / "results"
+        specs.environment = self.environment | {
+            "EARLIB_ROOT": str(paths.ROOT), "EARLIB_RESULTS": str(work / "results"),
+        }
         kernel = AsyncKernelManager(
             kernel_name="python3", kernel_spec_manager=specs, transport_encryption="auto"
         )
@@ -340,10 +405,42 @@ class Runner:
             self.kernels.discard(kernel)
 
 
+def _share_of_cores(kernels):
+    """What several kernels at a time are told, so that together they ask for no more threads than there are cores."""
+    if kernels == 1 or os.environ.get("OMP_NUM_THREADS"):
+        return {}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"OMP_NUM_THREADS": str(max(1, cores // kernels))}
+
+
+def _work_folder(plan):
+    folder = paths.build() / plan.profile
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{plan.name}.", dir=folder))
+
+
+def _broken(plan):
+    """Where a notebook goes that failed."""
+    return paths.build() / plan.profile / f"{plan.name}.ipynb"
+
+
 def _explain(error):
     if isinstance(error, PapermillExecutionError):
         return f"{error.ename}: {error.evalue}"
     return f"{type(error).__name__}: {error}"
+
+
+def _check_writable(plans):
+    """Refuse to compute what could not be kept."""
+    for folder in dict.fromkeys(paths.results() / plan.profile for plan in plans):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise Unusable(
+                f"cannot write into {folder}: {error.strerror}; make it writable, or name another with EARLIB_RESULTS"
+            ) from error
 
 
 def _publish(plan, work):
@@ -412,9 +509,11 @@ def describe():
     """All notebooks with title and parameters."""
     lines = []
     for name, source in sources().items():
-        first = nbformat.read(source, as_version=4).cells[0].source.partition("\n")[0]
-        lines.append(f"{name}: {first.lstrip('# ')}")
-        for parameter in read_parameters(source).values():
+        parameters = read_parameters(source).values()
+        cells = nbformat.read(source, as_version=4).cells
+        title = cells[0].source.partition("\n")[0].lstrip("# ") if cells else ""
+        lines.append(f"{name}: {title}")
+        for parameter in parameters:
             if parameter.name not in SET_BY_RUN:
                 stated = f"{parameter.name}: {parameter.type} = {parameter.default!r}"
                 lines.append(f"    {stated:40}  {parameter.help}".rstrip())
@@ -476,6 +575,7 @@ def _run(names, profile, own, jobs):
         usable = _usable_profile(profile, own)
         if usable != profile:
             plans = make_plans(names, usable, {key: own[key] for key in own if key != "dataset"})
+    _check_writable(plans)
     outcomes = Runner(jobs).run(plans)
     if "all" in names:
         print(summarise(outcomes))

@@ -1,7 +1,10 @@
 """The runner: what it refuses before running, where results go, and that nothing older is ever lost."""
 
 import json
+import math
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,6 +27,9 @@ precision: float = 88.0  # target precision of the critic, %
 seeds: int = 3  # how many
 sizes: list[int] = [1, 2]  # slates
 reset: bool = False  # statistics
+shift: int = 0  # of nothing
+recall: list[float] = [86, 80]  # target recall of the critic, %
+label: str = "none"  # any text
 encoder: str = "minilm"  # registry entry"""
 RECORD = """\
 import json
@@ -121,23 +127,43 @@ def test_own_parameters_go_beside_the_committed_result(root):
     (["precision=70.5", "seeds=5"], "plain--precision-70.5--seeds-5"),
     (["sizes=[3,4]"], "plain--sizes-3+4"),
     (["reset=true"], "plain--reset-True"),
-    (["encoder=no"], "plain--encoder-no"),
+    (["label=no"], "plain--label-no"),
+    (["recall=70"], "plain--recall-70"),
+    (["recall=[70, 60]"], "plain--recall-70+60"),
 ])
 def test_names_of_own_results(root, pairs, name):
     assert plan(*pairs).name == plan(*pairs).parameters["name"] == name
     assert plan(*reversed(pairs)).name == name
 
 
-@given(st.lists(st.text(min_size=1), min_size=2, max_size=2, unique=True))
+values = st.one_of(
+    *(st.lists(one, min_size=2, max_size=2, unique_by=repr) for one in (
+        st.text(), st.integers(), st.floats(allow_nan=False), st.lists(st.text(max_size=3), max_size=3),
+        st.lists(st.floats(0, 1), max_size=3),
+    )),
+    st.floats(0.1, 100).map(lambda value: [value, math.nextafter(value, 200)]),  # one for `%.12g`
+)
+
+
+@given(values)
 def test_different_values_never_share_a_file_and_never_leave_the_folder(values):
     slugs = [run._slug(value) for value in values]
     assert slugs[0] != slugs[1]
-    assert all("/" not in slug and len(slug) < 80 for slug in slugs)
+    assert all("/" not in slug and "--" not in slug and len(slug) <= 182 for slug in slugs)
+
+
+def test_names_stay_short_and_apart(root):
+    long = [f"recall=[{', '.join(map(str, range(1, end)))}]" for end in (60, 61)]
+    names = [plan(pair).name for pair in long]
+    assert names[0] != names[1]
+    assert all(110 < len(name) <= 120 and name.startswith("plain--recall-1+2+3") for name in names)
+    assert plan("label=1--seeds-4").name != plan("label=1", "seeds=4").name
 
 
 @pytest.mark.parametrize("typed, value", [
-    ("precision=1e-3", 0.001), ("precision=70", 70.0), ("precision=.5", 0.5), ("seeds=-1", -1), ("sizes=[]", []),
-    ("sizes=[1, 2]", [1, 2]), ("reset=true", True), ("encoder=1e-3", "1e-3"), ("encoder=[a]", "[a]"),
+    ("precision=1e-3", 0.001), ("precision=70", 70.0), ("precision=.5", 0.5), ("shift=-1", -1), ("sizes=[]", []),
+    ("sizes=[1, 3]", [1, 3]), ("sizes=3", [3]), ("recall=70", [70.0]), ("reset=true", True), ("label=1e-3", "1e-3"),
+    ("label=[a]", "[a]"),
 ])
 def test_values_are_read_by_the_type_of_their_parameter(root, typed, value):
     key = typed.partition("=")[0]
@@ -148,10 +174,17 @@ def test_values_are_read_by_the_type_of_their_parameter(root, typed, value):
 @pytest.mark.parametrize("typed, expected", [
     ("precision=yes", "expected float, got 'yes'"), ("precision=true", "expected float, got True"),
     ("precision=[70]", "expected float"), ("precision=70 %", "expected float, got '70 %'"),
-    ("seeds=3.5", "expected int, got 3.5"), ("seeds=null", "expected int, got None"), ("sizes=3", "expected list[int]"),
+    ("seeds=3.5", "expected int, got 3.5"), ("seeds=null", "expected int, got None"),
+    ("sizes=x", "expected list[int], got 'x'"), ("sizes=null", "got None"), ("sizes={1: 2}", "expected list[int]"),
     ("sizes=[1, x]", "expected list[int], got [1, 'x']"), ("reset=no", "expected bool, got 'no'"),
-    ("sizes=[1", "not valid YAML"), ("precison=70", "did you mean 'precision'"), ("q=70", "known: encoder, precision"),
+    ("sizes=[1", "not valid YAML"), ("precison=70", "did you mean 'precision'"),
+    ("q=70", "known: encoder, label, precision"),
     ("profile=laptop", "use --profile"), ("name=x", "set by the run itself"),
+    ("encoder=minlm", "command line: encoder (registry entry): expected one of minilm, got 'minlm', did you mean 'min"),
+    ("seeds=0", "command line: seeds (how many): expected greater than or equal to 1, got 0"),
+    ("precision=130", "expected less than or equal to 100, got 130"), ("precision=0", "expected greater than 0"),
+    ("recall=130", "expected less than or equal to 100, got 130"), ("recall=[70, 0]", "expected greater than 0, got 0"),
+    ("dataset=toy", "unknown parameter 'dataset'"),
 ])
 def test_wrong_parameters_are_refused_before_anything_runs(root, capsys, typed, expected):
     assert run.main(["plain", "--profile", "smoke", "-p", typed]) == 2
@@ -181,6 +214,9 @@ def test_incomplete_commands_say_how_they_go(root, capsys, arguments):
 @pytest.mark.parametrize("text, expected", [
     ("title: x\ndefaults: {precision: no}\n", "smoke.yaml: defaults: precision"),
     ("title: x\ndefaults: {encoder: 5}\n", "expected str, got 5"),
+    ("title: x\ndefaults: {seeds: 0}\n", "smoke.yaml: defaults: seeds (how many): expected greater than or equal to 1"),
+    ("title: x\nnotebooks: {plain: {recall: [70, 101]}}\n", "notebooks.plain: recall"),
+    ("title: x\ndefaults: {encoder: minlm}\n", "smoke.yaml: defaults: encoder (registry entry): expected one of"),
     ("title: x\ndefaults: {sedes: 5}\n", "did you mean 'seeds'"),
     ("title: x\nnotebooks: {plain: {seeds: '3'}}\n", "smoke.yaml: notebooks.plain: seeds (how many): expected int"),
     ("title: x\nnotebooks: {plian: {seeds: 3}}\n", "did you mean 'plain'"),
@@ -216,6 +252,49 @@ def test_a_parameters_cell_that_cannot_be_checked_is_refused(root, capsys, param
     assert "plain.ipynb" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dataset, expected", [
+    ("tyo", "dataset: expected one of locomo, toy, got 'tyo', did you mean 'toy'?"), ("longmemeval", "locomo, toy"),
+])
+def test_an_unknown_dataset_is_refused_before_anything_runs(root, capsys, dataset, expected):
+    write_notebook(root, "plain", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
+    assert run.main(["plain", "--profile", "smoke", "-p", "dataset", dataset]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (root / "build").exists()
+
+
+def test_a_profile_may_hold_for_others_what_a_notebook_lacks(root):
+    write_notebook(root, "other", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
+    write_profile(root, "title: x\ndefaults: {dataset: nowhere}\n")
+    assert plan().parameters == {"profile": "smoke", "name": "plain"}
+    with pytest.raises(run.Unusable, match=r"smoke\.yaml: defaults: dataset: expected one of"):
+        plan(name="other")
+
+
+@pytest.mark.parametrize("content", [
+    b"", b'{"cells": [', b"[]", b"{}", b"\xff\xfe", None,
+])
+def test_an_unreadable_notebook_is_named_and_stops_no_other(root, capsys, content):
+    file = root / "notebooks" / "cut.ipynb"
+    file.mkdir() if content is None else file.write_bytes(content)
+    for arguments in (["cut"], ["all"], ["plain", "cut"], ["--list"]):
+        assert run.main([*arguments, "--profile", "smoke"]) == 2
+        assert f"error: {file}: expected a notebook" in capsys.readouterr().err
+    write_profile(root, "title: x\ndefaults: {seeds: 4, of_cut: 5}\nnotebooks: {cut: {of_cut: 6}}\n")
+    assert plan().parameters == {"profile": "smoke", "name": "plain", "seeds": 4}
+
+
+def test_own_parameters_that_change_nothing_leave_the_committed_bytes(root):
+    write_profile(root, "title: x\ndefaults: {seeds: 2}\n")
+    assert plan("precision=88.0", "seeds=2", "recall=[86, 80]") == plan()
+    assert plan("precision=88", "seeds=3").parameters == {
+        "profile": "smoke", "name": "plain--seeds-3", "seeds": 3  # the notebook's own default, but not the profile's
+    }
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    files = {file: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
+    assert run.main(["plain", "--profile", "smoke", "-p", "precision", "88", "-p", "seeds", "2"]) == 0
+    assert {file: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == files
+
+
 def test_a_failing_cell_keeps_the_old_result_and_the_broken_notebook(root, capsys):
     assert run.main(["plain", "--profile", "smoke"]) == 0
     old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
@@ -238,11 +317,61 @@ def test_a_kernel_that_dies_is_a_failure(root, capsys):
     assert "DeadKernelError" in capsys.readouterr().err
 
 
-def test_results_that_cannot_be_written_are_a_failure_and_the_notebook_is_kept(root, capsys):
+def test_without_a_place_for_results_nothing_is_computed(root, capsys):
     (root / "results").write_text("a file where the folder should be")
+    assert run.main(["plain", "--profile", "smoke"]) == 2
+    message = capsys.readouterr().err
+    assert f"cannot write into {root / 'results' / 'smoke'}" in message and "EARLIB_RESULTS" in message
+    assert not (root / "build").exists()
+
+
+def test_what_was_computed_is_kept_when_it_cannot_be_published(root, capsys):
+    folder = root / "results" / "smoke"
+    blocked = f"import pathlib\npathlib.Path({str(folder)!r}).rmdir()\npathlib.Path({str(folder)!r}).write_text('')"
+    write_notebook(root, "plain", RECORD, blocked)
     assert run.main(["plain", "--profile", "smoke"]) == 1
-    assert "cannot write" in capsys.readouterr().err
-    assert (root / "build" / "smoke" / "plain.ipynb").exists()
+    message = capsys.readouterr().err
+    assert "cannot write" in message
+    (kept,) = (root / "build" / "smoke").iterdir()
+    assert f"all that it computed is kept in {kept}" in message
+    left = {str(file.relative_to(kept)) for file in kept.rglob("*") if file.is_file()}
+    assert left == {"plain.ipynb", "results/smoke/plain.json"}
+
+
+@pytest.mark.parametrize("jobs, chosen", [(1, None), (2, None), (2, "7")])
+def test_kernels_side_by_side_share_the_cores(root, monkeypatch, jobs, chosen):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    for name in ("plain", "other"):
+        write_notebook(root, name, "import os\nprint(os.environ.get('OMP_NUM_THREADS'))")
+    assert run.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    expected = chosen or (str(max(1, cores // jobs)) if jobs > 1 else None)
+    for name in ("plain", "other"):
+        assert outputs(root / "results" / "smoke" / f"{name}.ipynb") == f"{expected}\n"
+
+
+REPOSITORY = Path(run.__file__).parent.parent
+PROFILES = sorted(file.stem for file in (REPOSITORY / "notebooks" / "profiles").glob("*.yaml"))
+STATED = [
+    (name, arguments) for file in ("README.md", "Makefile")
+    for name, arguments in re.findall(r'make (\w+) ARGS="([^"]*)"', (REPOSITORY / file).read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_notebook_can_be_run_with_every_profile(profile):
+    assert [plan.name for plan in run.make_plans(["all"], profile, {})] == list(run.sources())
+
+
+def test_the_command_lines_that_the_readme_states_can_be_run():
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert ("fig05_noise_robustness", "-p precision 70") in STATED
+    for name, arguments in STATED:
+        options, own = run._read_arguments([name, *shlex.split(arguments)])
+        (made,) = run.make_plans(options.names, options.profile, own)
+        assert f"results/{options.profile}/{made.name}`" in readme
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

@@ -1,5 +1,6 @@
 """The files that set a machine up say the same, and nothing in the repository belongs to one machine."""
 
+import ast
 import os
 import re
 import shutil
@@ -65,6 +66,27 @@ def test_a_direct_dependency_allows_its_locked_version(requirement):
     assert requirement.specifier.contains(Version(locked()[canonicalize_name(requirement.name)]))
 
 
+def test_what_the_package_imports_is_declared():
+    providers = metadata.packages_distributions()
+    imported = set()
+    for file in (ROOT / "earlib").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported.add(node.module.partition(".")[0])
+    foreign = imported - set(sys.stdlib_module_names) - {"earlib"}
+    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["project"]["dependencies"]}
+    assert {"torch", "yaml"} <= foreign
+    assert {name for name in foreign if not {canonicalize_name(one) for one in providers[name]} & declared} == set()
+
+
+def test_every_dependency_has_its_reason():
+    text = (ROOT / "pyproject.toml").read_text()
+    for requirement in DIRECT:
+        assert re.search(rf'^    "{re.escape(requirement.name)}[<>=][^"]*", +# \w', text, re.M), requirement.name
+
+
 def test_conda_gets_the_same_versions():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     *conda, pip = environment["dependencies"]
@@ -90,6 +112,11 @@ def test_every_notebook_is_a_target_of_make():
 @pytest.mark.parametrize("option, jobs", [([], 1), (["-j2"], 2), (["-j"], 1)])
 def test_make_hands_its_jobs_on(option, jobs):
     assert f"run all --profile laptop --jobs {jobs}" in make("--dry-run", *option, "reproduce").stdout
+
+
+def test_work_by_hand_does_not_touch_the_committed_results():
+    assert f'EARLIB_RESULTS="{ROOT}/build/lab" ' in make("--dry-run", "lab").stdout
+    assert "build/lab" in next(line for line in make("help").stdout.splitlines() if line.startswith("  make lab"))
 
 
 @pytest.fixture
