@@ -5,14 +5,16 @@ R adapters, one a replica (a seed), are held side by side and run as batched mat
 
 import torch
 
+LARGE = 2**23  # multiply-adds from which a product fills a CPU's cores by itself
+
 
 def _product(left, right, out, beta=0, alpha=1):
-    """out = beta * out + alpha * left @ right, `[R, a, b] x [R, b, c]`; on a CPU replica by replica.
+    """out = beta * out + alpha * left @ right, `[R, a, b] x [R, b, c]`; on a CPU large ones replica by replica.
 
     A batched product gives each thread whole matrices: three replicas on two cores would leave one core idle for a
-    third of the time. One product after the other keeps both busy.
+    third of the time. One product after the other keeps both busy, once it is large enough to be worth the call.
     """
-    if out.is_cuda:
+    if out.is_cuda or left[0].numel() * right.shape[2] < LARGE:
         return out.baddbmm_(left, right, beta=beta, alpha=alpha)
     for replica in range(len(out)):
         out[replica].addmm_(left[replica], right[replica], beta=beta, alpha=alpha)

@@ -97,14 +97,15 @@ class Learner:
         self.buffer.add(queries, exploration.shown, exploration.cited)
         current_loss = self._current_loss(current, exploration, noise)
         slates, replay_loss = self._replay_loss(past, positions, uniforms)
-        self.optimizer.zero_grad()
         total = current_loss + self.config.replay_weight * replay_loss
         if not total.isfinite().all():
             raise FloatingPointError(
                 f"the adapter diverged after {self.buffer.size} queries (loss {total.tolist()}, "
                 f"{self.config.optimizer}, learning rate {self.config.learning_rate:g}); lower the learning rate"
             )
-        total.sum().backward()  # replicas share nothing: the gradient of the sum is each one's own
+        gradients = torch.autograd.grad(total.sum(), self.adapter.parameters)  # replicas share nothing: each its own
+        for W, gradient in zip(self.adapter.parameters, gradients, strict=True):
+            W.grad = gradient
         self.optimizer.step()
         return Step(self.buffer.size, exploration, positions, slates, current_loss.detach(), replay_loss.detach())
 

@@ -42,7 +42,9 @@ class ExperienceBuffer:
         shown, cited : torch.Tensor
             `[R, Q, K]`.
         """
-        new = {"queries": queries, "shown": shown, "cited": cited, "reward": self._reward(shown, cited)}
+        new = {"queries": queries, "shown": shown, "cited": cited}
+        if self.config.replay_choice == "reward":
+            new["reward"] = self._reward(shown, cited)
         start, self.size = self.size, self.size + queries.shape[1]
         for name, values in new.items():
             stored = getattr(self, name)
