@@ -309,6 +309,33 @@ def compare(setting, names, baseline, **changes):
     return made
 
 
+def vary(setting, name, choices, usual):
+    """Run a variant with other hyper-parameters, each against the usual ones on the same questions.
+
+    Parameters
+    ----------
+    setting : Setting
+    name : str
+        A key of `config.VARIANTS`.
+    choices : list of dict
+        Hyper-parameters; equal ones are run and shown once.
+    usual : dict
+        The hyper-parameters that all are compared with.
+
+    Returns
+    -------
+    list of dict
+        Rows as in `rows`, with the hyper-parameters as further keys; those of the usual ones have no difference.
+    """
+    against, _ = run_variant(setting, name, **usual)
+    distinct_choices = [choice for at, choice in enumerate(choices) if choice not in choices[:at]]
+    made = []
+    for choice in distinct_choices:
+        values, queries = run_variant(setting, name, **choice)
+        made += rows(setting, name, values, queries, None if choice == usual else against, **choice)
+    return made
+
+
 def paired(**grid):
     """Combinations of hyper-parameters: lists of equal length go together, a single value goes with every other.
 

@@ -120,6 +120,16 @@ def test_rows_compare_on_the_same_questions():
     assert "difference" not in retriever
 
 
+def test_varied_hyper_parameters_are_compared_with_the_usual_ones():
+    usual = {"replay_size": 4}
+    rows = experiment.vary(Setting(**SMALL), "ear_adapter", [usual, {"replay_size": 0}, usual], usual)
+    recall = [row for row in rows if row["metric"] == "recall@5"]
+    assert [row["replay_size"] for row in recall] == [4, 0]
+    assert "difference" not in recall[0]
+    without = experiment.compare(Setting(**SMALL), ["explorer_training"], baseline="ear_adapter")[0]
+    assert (recall[1]["measured"], recall[1]["difference"]) == (without["measured"], without["difference"])
+
+
 def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant():
     setting = Setting(**SMALL, evaluate_every=8)
     rows = experiment.curve(setting, "ear_adapter")
