@@ -4,7 +4,6 @@ import hashlib
 import importlib.util
 import json
 import sys
-import threading
 import time
 import warnings
 from dataclasses import dataclass
@@ -285,6 +284,8 @@ def _from_publisher(entry, places):
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    from earlib.datasets.download import in_time
+
     wanted = ["*.json", "*.txt", "*.model", *(name for name, _ in entry.weights)]
     snapshot = partial(snapshot_download, entry.model, revision=entry.revision, allow_patterns=wanted)
     try:
@@ -294,7 +295,7 @@ def _from_publisher(entry, places):
     except LocalEntryNotFoundError:
         pass
     try:
-        _in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE))
+        in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE), PATIENCE)
         print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
         return Path(snapshot())
     except Exception as error:  # the hub client raises errors of several libraries
@@ -304,22 +305,3 @@ def _from_publisher(entry, places):
             f"{constants.ENDPOINT} ({type(error).__name__}: {error}). Put the files of revision {entry.revision} into "
             f"{places[0]}, or name the folder that holds {places[0].name} in EARLIB_MODELS{install}"
         ) from error
-
-
-def _in_time(ask):
-    """Call within `PATIENCE`; its own timeout covers neither the look-up of a name nor a host of many addresses."""
-    outcome = [TimeoutError(f"no answer within {PATIENCE:g} s")]
-
-    def answer():
-        try:
-            ask()
-            outcome[0] = None
-        except Exception as error:
-            outcome[0] = error
-
-    thread = threading.Thread(target=answer, daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    failure = outcome[0]
-    if failure:
-        raise failure

@@ -85,12 +85,12 @@ def _download(name, file, folder, timeout):
     downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=1 << 18, timeout=timeout)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _first_contact(file.url, timeout)
+        in_time(lambda: requests.head(file.url, timeout=timeout).close(), timeout)
         print(f"downloading {name} ({file.licence}) from {file.url}", file=sys.stderr)
         with _quiet(pooch.get_logger()):
             pooch.retrieve(file.url, f"sha256:{file.sha256}", fname=name, path=folder, downloader=downloader)
         os.chmod(folder / name, 0o644)
-    except requests.RequestException as error:
+    except (requests.RequestException, TimeoutError) as error:
         raise Unavailable(_message(name, file, _reason(error, file.url, timeout))) from error
     except ValueError as error:
         reason = f"the bytes received do not have the SHA-256 {file.sha256}; nothing was kept"
@@ -101,24 +101,24 @@ def _download(name, file, folder, timeout):
     return folder / name
 
 
-def _first_contact(url, timeout):
-    """Raise within `timeout` if the server does not answer at all.
+def in_time(ask, seconds):
+    """Call, and raise what it raises, or a TimeoutError once the time is up.
 
-    A socket's own timeout covers neither the look-up of the name nor a host with many addresses, so the
-    question is asked in a thread that may be left behind.
+    The timeout of a connection covers neither the look-up of a name nor a host with many addresses, so the question
+    is asked in a thread that may be left behind.
     """
-    outcome = [requests.ConnectTimeout("no answer")]
+    outcome = [TimeoutError(f"no answer within {seconds:g} s")]
 
-    def ask():
+    def answer():
         try:
-            requests.head(url, timeout=timeout).close()
+            ask()
             outcome[0] = None
-        except requests.RequestException as error:
+        except Exception as error:
             outcome[0] = error
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=answer, daemon=True)
     thread.start()
-    thread.join(timeout)
+    thread.join(seconds)
     failure = outcome[0]
     if failure:
         raise failure
@@ -138,7 +138,7 @@ def _reason(error, url, timeout):
     host = urlsplit(url).hostname
     if isinstance(error, requests.HTTPError):
         return f"{host} answered {error.response.status_code} {error.response.reason}"
-    if isinstance(error, requests.Timeout):
+    if isinstance(error, requests.Timeout | TimeoutError):
         return f"no answer from {host} within {timeout:g} s"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return f"the download from {host} broke off; nothing was kept"
