@@ -45,10 +45,12 @@ class Config(Checked):
     normalise: bool = _field(True, "", "Eq. 3; Algorithm 3 line 1 does not", "adapted embeddings have unit length")
 
     # Exploratory Reflection
-    training_slates: Literal["explorer", "gumbel"] = _field(
-        "explorer", "S^(t)", "Eq. 8", "slates in training: the Explorer's, or RMM's top s of score + Gumbel noise"
+    training_slates: Literal["explorer", "gumbel", "random", "all"] = _field(
+        "explorer", "S^(t)", "Eq. 8",
+        "slates in training: the Explorer's; RMM's top s of score + Gumbel noise, fresh each round; as controls s at "
+        "random, or all K candidates at once",
     )
-    rounds: int = _field(4, "T", "Implementation Details", "exploration rounds; RMM always has one", ge=1)
+    rounds: int = _field(4, "T", "Implementation Details", "slates in training, each a critic call; RMM has one", ge=1)
     relevance: float = _field(0.4, "lambda_rel", "Appendix A", "weight of query-memory similarity", ge=0)
     diversity: float = _field(0.3, "lambda_div", "Appendix A", "weight of the redundancy penalty", ge=0)
     exploration: float = _field(0.3, "lambda_exp", "Appendix A", "weight of the upper-confidence value", ge=0)
@@ -64,9 +66,10 @@ class Config(Checked):
     # Critic
     precision: float = _field(88.0, "p", "Citation Scores", "target precision of the simulated critic, %", gt=0, le=100)
     recall: float = _field(86.0, "r", "Citation Scores", "target recall of the simulated critic, %", gt=0, le=100)
-    errors: Literal["slate", "global", "persistent"] = _field(
+    errors: Literal["slate", "global", "persistent", "shuffled"] = _field(
         "slate", "p_fp", "Appendix A.2",
-        "false positives by the gold in the slate; at one rate for all; or drawn once per query and memory",
+        "false positives by the gold in the slate; at one rate for all; drawn once per query and memory; or, as a "
+        "control, about other memories: the gold labels of a query are shuffled among its candidates",
     )
 
     # Objective
@@ -111,7 +114,7 @@ class Config(Checked):
 
 
 class Variant(NamedTuple):
-    """A row of the paper's tables: a configuration, whether it learns, and how it answers."""
+    """A row of a table: a configuration, whether it learns, and how it answers."""
 
     title: str
     changes: dict  # of Config's defaults
@@ -119,7 +122,7 @@ class Variant(NamedTuple):
     explorer: bool = False  # Explorer-assisted inference, which asks the critic
 
 
-_RMM = {"training_slates": "gumbel"}
+_RMM = {"training_slates": "gumbel", "rounds": 1}
 VARIANTS = {
     "retriever": Variant("Only Retriever", {}, learns=False),
     "rmm": Variant("Reranker + RL Update", {**_RMM, "replay_size": 0}),
@@ -128,4 +131,12 @@ VARIANTS = {
     "ear_adapter": Variant("EAR w/o Explorer at test time", {}),
     "explorer_test": Variant("Only Explorer at test time", {}, learns=False, explorer=True),
     "ear": Variant("EAR", {}, explorer=True),
+    # Controls that the paper lacks: what the adapter learns from other slates, wrong citations, or all gold labels.
+    "rmm_fresh_slates": Variant("Reranker + RL Update, T fresh slates", {"training_slates": "gumbel", "replay_size": 0}),
+    "random_slates": Variant("T random slates during training", {"training_slates": "random"}),
+    "shuffled_citations": Variant("EAR w/o Explorer at test time, shuffled citations", {"errors": "shuffled"}),
+    "oracle": Variant(
+        "Oracle adapter: gold labels of all candidates",
+        {"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0, "replay_size": 0},
+    ),
 }

@@ -34,24 +34,34 @@ class SimulatedCritic:
     config : Config
         Gives precision, recall and the kind of errors.
     gold : torch.Tensor
-        Which candidates of each query are gold, `[N, K]` bool.
+        Which candidates of each query are gold, `[N, K]` bool; `[R, N, K]` where each replica is told another thing.
     calibration : torch.Tensor, optional
         For `errors = "global"`: query numbers, `[R, N]`, whose retriever slates fix a replica's one rate for all.
     """
 
     def __init__(self, config, gold, calibration=None):
-        self.gold = gold
+        self.gold = gold if gold.dim() == 3 else gold[None]
         self.recall, self.precision = config.recall / 100, config.precision / 100
-        hits = torch.arange(config.slate_size + 1, device=gold.device).double()
-        self.rates = false_positive_rate(hits, config.slate_size - hits, self.recall, self.precision)
+        self.rates = {}  # by the slate's length and the gold in it
         self.rate = None
         if config.errors == "global":
-            hits = gold[calibration][..., : config.slate_size].double().flatten(1)
+            hits = self._told(calibration)[..., : config.slate_size].double().flatten(1)
             self.rate = false_positive_rate(hits.sum(1), (1 - hits).sum(1), self.recall, self.precision)[:, None, None]
 
     def __call__(self, queries, slates, uniforms):
         """Cite the memories of each slate; every citation can be read."""
-        is_gold = self.gold[queries].gather(-1, slates)
-        rate = self.rates[is_gold.sum(-1, keepdim=True)] if self.rate is None else self.rate
+        is_gold = self._told(queries).gather(-1, slates)
+        rate = self._rate(slates.shape[-1])[is_gold.sum(-1, keepdim=True)] if self.rate is None else self.rate
         cited = uniforms.gather(-1, slates) < torch.where(is_gold, self.recall, rate)
         return torch.where(cited, 1, -1), torch.ones_like(cited)
+
+    def _told(self, queries):
+        """Which candidates of each query the critic takes for gold, `[R, Q, K]`."""
+        return self.gold[torch.arange(len(self.gold), device=queries.device)[:, None], queries]
+
+    def _rate(self, size):
+        """p_fp by the number of gold memories in a slate of some size."""
+        if size not in self.rates:
+            hits = torch.arange(size + 1, device=self.gold.device).double()
+            self.rates[size] = false_positive_rate(hits, size - hits, self.recall, self.precision)
+        return self.rates[size]

@@ -15,7 +15,7 @@ class Uniforms(NamedTuple):
     """Uniforms in (0, 1) of R replicas for N queries, in the order in which they are processed."""
 
     critic: torch.Tensor  # [R, N, T, K] one a round and candidate
-    slate: torch.Tensor = None  # [R, N, K] Gumbel noise of RMM's slate
+    slate: torch.Tensor = None  # [R, N, T, K] Gumbel noise of RMM's slates; one where none needs more
     choice: torch.Tensor = None  # [R, N, B] random choice of experiences
     replay: torch.Tensor = None  # [R, N, B, K] Gumbel noise of the replay slates
     draw: torch.Tensor = None  # [R, N, B, K] second noise, where a slate is sampled from the softmax of noisy scores
@@ -50,8 +50,8 @@ def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
         float64.
     """
     N = order.shape[1]
-    rounds = config.rounds if config.training_slates == "explorer" or purpose == "test" else 1
-    shapes = {"critic": (N, rounds, depth), "slate": (N, depth)}
+    noisy = config.rounds if purpose == "train" and config.training_slates != "explorer" else 1
+    shapes = {"critic": (N, config.rounds, depth), "slate": (N, noisy, depth)}
     if purpose == "train" and config.replay_size:
         shapes["replay"] = (N, config.replay_size, depth)
         shapes["choice"] = (N, config.replay_size)
@@ -63,8 +63,14 @@ def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
             drawn[name].append(_open(rng, shape))
         if config.errors == "persistent":  # one number a query and memory, whenever it is shown
             table = _open(generator(seed, "errors"), (queries, depth))
-            drawn["critic"][-1] = np.repeat(table[order[replica].cpu().numpy(), None], rounds, axis=1)
+            drawn["critic"][-1] = np.repeat(table[order[replica].cpu().numpy(), None], config.rounds, axis=1)
     return Uniforms(**{name: torch.from_numpy(np.stack(parts)).to(device) for name, parts in drawn.items()})
+
+
+def shuffled(gold, seeds):
+    """Gold labels shuffled among the candidates of each query, once for each seed, `[N, K]` to `[R, N, K]`."""
+    orders = [torch.from_numpy(generator(seed, "errors").random(gold.shape).argsort(-1)) for seed in seeds]
+    return torch.stack([gold.gather(-1, order.to(gold.device)) for order in orders])
 
 
 def _open(rng, shape):

@@ -48,8 +48,7 @@ class Learner:
         self.query, self.bank, self.index = candidates.query.to(dtype), candidates.bank.to(dtype), candidates.index
         R, d = len(self.seeds), self.query.shape[1]
         self.adapter = Adapter(R, d, config.normalise, self._start(d), dtype, self.device)
-        self.rounds = config.rounds if config.training_slates == "explorer" else 1
-        self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], self.rounds)
+        self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], config.rounds)
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         self.optimizer = kinds[config.optimizer](self.adapter.parameters, lr=config.learning_rate, fused=True)
 
@@ -123,22 +122,30 @@ class Learner:
         return scores.gather(-1, place), adapted, length, place
 
     def _explore(self, queries, scores, similarity, uniforms):
-        """The slates of training: T of the Explorer, or RMM's one; and the noise of the latter (Algorithm 3, 3-6)."""
+        """The T slates of training, and the noise that RMM's are drawn with, `[R, Q, T, K]` (Algorithm 3, 3-6)."""
         def ask(t, slates):
             return self.critic(queries, slates, uniforms.critic[:, :, t])
 
-        if self.config.training_slates == "explorer":
-            return explore(self.config, scores, similarity, ask, self.rounds), None
+        kind, size = self.config.training_slates, self.config.slate_size
+        if kind == "explorer":
+            return explore(self.config, scores, similarity, ask, self.config.rounds), None
         noise = gumbel(uniforms.slate).to(self.dtype)
-        slate = best(scores + noise, self.config.slate_size)
-        citations, readable = ask(0, slate)
+        if kind == "all":
+            slates = torch.arange(scores.shape[-1], device=self.device).expand(noise.shape)
+        else:
+            slates = best(noise if kind == "random" else scores.unsqueeze(2) + noise, size)
+        answers = [ask(t, slate) for t, slate in enumerate(slates.unbind(2))]
+        citations, readable = (torch.stack(parts, 2) for parts in zip(*answers, strict=True))
         weight = readable.to(self.dtype)
-        shown, cited = (torch.zeros_like(scores).scatter(-1, slate, w) for w in (weight, weight * citations))
-        return Exploration(slate[:, :, None], citations[:, :, None], readable[:, :, None], shown, cited), noise
+        shown, cited = (
+            torch.zeros_like(scores).scatter_add(-1, slates.flatten(2), w.flatten(2))
+            for w in (weight, weight * citations)
+        )
+        return Exploration(slates, citations, readable, shown, cited), noise if kind == "gumbel" else None
 
     def _current_loss(self, scores, exploration, noise):
         """L_cur (Eq. 10), mean over the batch, `[R]`."""
-        log_p = self._log_p(scores.unsqueeze(2), exploration.slates, None if noise is None else noise.unsqueeze(2))
+        log_p = self._log_p(scores.unsqueeze(2), exploration.slates, noise)
         terms = log_p.flatten(2), exploration.citations.flatten(2), exploration.readable.flatten(2)
         return ranking_loss(*terms, self.config.baseline).mean(-1)
 
@@ -205,7 +212,8 @@ class Learner:
         if not scores.isfinite().all():
             raise FloatingPointError(f"the adapter diverged: scores are not finite; lower learning_rate in {config}")
         if not explorer:
-            return best(scores + gumbel(uniforms.slate).to(self.dtype) if noisy else scores, config.slate_size)
+            noise = gumbel(uniforms.slate[:, :, 0]).to(self.dtype) if noisy else 0
+            return best(scores + noise, config.slate_size)
 
         def ask(t, slates):
             return self.critic(queries, slates, uniforms.critic[:, :, t])

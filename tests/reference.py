@@ -5,7 +5,7 @@ symbols, and shares nothing with the package but the names of the options. The g
 loss as it is written. Random numbers are uniforms drawn beforehand (n: position in training, k: replayed experience):
 
     u_critic [N, T, K]  the critic's errors         u_replay [N, B, K]  Gumbel noise of the replay slates
-    u_slate  [N, K]     noise of RMM's slate        u_draw   [N, B, K]  second noise of replay_slate = "softmax"
+    u_slate  [N, T, K]  noise of RMM's slates       u_draw   [N, B, K]  second noise of replay_slate = "softmax"
     u_choice [N, B]     random choice of experiences
 """
 
@@ -175,13 +175,16 @@ def log_probability(config: Config, z, slate, j, noise):
     return z[slate[j]] - torch.logsumexp(z, 0)  # log (exp z_i / sum_l exp z_l)
 
 
-def ranking_loss(config: Config, z, slates, feedback, noise=None):
-    """L_rank (Eq. 10; Algorithm 3 lines 7, 9 and 20). feedback [T][s]: +1, -1, or None for a member left out."""
+def ranking_loss(config: Config, z, slates, feedback, noise):
+    """L_rank (Eq. 10; Algorithm 3 lines 7, 9 and 20). feedback [T][s]: +1, -1, or None for a member left out.
+
+    noise [T]: of each slate, None for a slate drawn without.
+    """
     loss, terms = z.new_zeros(()), 0
-    for slate, y in zip(slates, feedback, strict=True):
+    for slate, y, g in zip(slates, feedback, noise, strict=True):
         for j in range(len(slate)):
             if y[j] is not None:
-                loss = loss - (y[j] - config.baseline) * log_probability(config, z, slate, j, noise)
+                loss = loss - (y[j] - config.baseline) * log_probability(config, z, slate, j, g)
                 terms += 1
     return loss / max(terms, 1)  # T s of them, if none is left out
 
@@ -246,19 +249,27 @@ def current_query(config: Config, W_q, W_m, n, query, memories, gold, uniforms, 
     """Algorithm 3, lines 1 to 12: slates, citations, L_cur and the experience of the query at position n."""
     z, gram = scores(*adapt(config, W_q, W_m, query, memories))  # line 1
     ask = critic(config, gold, uniforms["u_critic"][n], global_rate)  # line 5
-    g = None
+    noise = [None] * config.rounds
     if config.training_slates == "explorer":  # lines 3-6
         slates, citations, _, _ = explore(config, z.detach(), gram, ask, readable=readable)
-    else:  # RMM: one slate, the top s of z + g
-        g = gumbel(uniforms["u_slate"][n])
-        slates = [top([z_i + g_i for z_i, g_i in zip(z.tolist(), g, strict=True)], config.slate_size)]
-        citations = [ask(0, slates[0])]
+    else:
+        slates, citations = [], []
+        for t in range(config.rounds):
+            if config.training_slates == "gumbel":  # RMM: the top s of z + g
+                noise[t] = gumbel(uniforms["u_slate"][n][t])
+                perturbed = [z_i + g_i for z_i, g_i in zip(z.tolist(), noise[t], strict=True)]
+                slates.append(top(perturbed, config.slate_size))
+            elif config.training_slates == "random":  # a control: whatever their scores
+                slates.append(top(gumbel(uniforms["u_slate"][n][t]), config.slate_size))
+            else:  # a control: all K
+                slates.append(list(range(len(z))))
+            citations.append(ask(t, slates[t]))
     feedback = [list(ys) for ys in citations]
     for t, ys in enumerate(feedback):
         for j in range(len(ys)):
             if readable is not None and not readable[t][j]:
                 ys[j] = None  # teaches nothing
-    loss = ranking_loss(config, z, slates, feedback, g)  # lines 2, 7-9
+    loss = ranking_loss(config, z, slates, feedback, noise)  # lines 2, 7-9
     e = Experience(n, query, memories, aggregate(config, slates, feedback))  # lines 10-12
     return slates, citations, loss, e
 
@@ -274,7 +285,7 @@ def replay(config: Config, W_q, W_m, n, query, pool, uniforms):
         g_draw = gumbel(uniforms["u_draw"][n][k]) if config.replay_slate == "softmax" else None
         slate = replay_slate(config, z, g, g_draw, e.y_bar)  # line 18
         r = [replay_reward(config, e.y_bar, i) for i in slate]  # line 19
-        loss = loss + ranking_loss(config, z, [slate], [r], g)  # line 20
+        loss = loss + ranking_loss(config, z, [slate], [r], [g])  # line 20
         slates.append(slate)
     return chosen, slates, loss / max(len(chosen), 1)  # line 22, Eq. 16
 

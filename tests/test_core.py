@@ -51,6 +51,11 @@ OPTIONS = {
     "poor critic": {"precision": 40.0, "recall": 60.0},
     "one round": {"rounds": 1},
     "deep replay": {"replay_size": 7, "replay_weight": 0.3},
+    "RMM, three fresh slates": {"training_slates": "gumbel", "replay_size": 0},
+    "RMM, three fresh slates, noisy p": {"training_slates": "gumbel", "likelihood": "noisy"},
+    "random slates": {"training_slates": "random"},
+    "all candidates": {"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0},
+    "shuffled citations": {"errors": "shuffled"},
 }
 
 
@@ -76,7 +81,8 @@ def named(uniforms, replica):
 
 def both(config, found, seeds, order, readable=None):
     """Train core and reference on the same numbers; the core's steps and the reference's trajectories."""
-    critic = SimulatedCritic(config, found.gold, calibration=order if config.errors == "global" else None)
+    told = draws.shuffled(found.gold, seeds) if config.errors == "shuffled" else found.gold[None].repeat(len(seeds), 1, 1)
+    critic = SimulatedCritic(config, told, calibration=order if config.errors == "global" else None)
     asked = critic if readable is None else Unreadable(critic, readable, config.batch_size)
     learner = Learner(config, found, asked, seeds, found.bank.dtype)
     uniforms = draws.draw(config, seeds, order, found.index.shape[1], len(found.query), "train")
@@ -88,12 +94,12 @@ def both(config, found, seeds, order, readable=None):
         steps.append((step, gradients, [W.detach().clone() for W in learner.adapter.parameters]))
     plain = [
         reference.train(
-            config, found.query, found.bank[found.index], found.gold, order[r].tolist(), named(uniforms, r), *start[r],
+            config, found.query, found.bank[found.index], told[r], order[r].tolist(), named(uniforms, r), *start[r],
             global_rate=rates[r], readable=None if readable is None else readable[r],
         )
         for r in range(len(seeds))
     ]
-    return learner, steps, plain, rates
+    return learner, steps, plain, rates, told
 
 
 class Unreadable:
@@ -134,7 +140,7 @@ def test_trajectory_is_the_reference_s(name):
     config = Config(**{**SMALL, **OPTIONS[name]})
     found, seeds = problem(1), (3, 11)
     order = orders(seeds, len(found.query), 50 * config.batch_size + (config.batch_size > 1))
-    learner, steps, plain, rates = both(config, found, seeds, order)
+    learner, steps, plain, rates, told = both(config, found, seeds, order)
     assert len(steps) >= 50
     assert_same(config, steps, plain, 1e-9)
 
@@ -145,18 +151,18 @@ def test_trajectory_is_the_reference_s(name):
         for r in range(len(seeds)):
             for x in range(len(found.query)):
                 expected = reference.retrieve(
-                    config, *plain[r].weights[-1], found.query[x], found.bank[found.index[x]], found.gold[x],
-                    noise.critic[r, x], explorer, rates[r], noise.slate[r, x],
+                    config, *plain[r].weights[-1], found.query[x], found.bank[found.index[x]], told[r, x],
+                    noise.critic[r, x], explorer, rates[r], noise.slate[r, x, 0],
                 )
                 assert slates[r, x].tolist() == expected
 
 
 FIELDS = {
     "normalise": st.booleans(),
-    "training_slates": st.sampled_from(["explorer", "gumbel"]),
+    "training_slates": st.sampled_from(["explorer", "gumbel", "random", "all"]),
     "rounds": st.integers(1, 4),
     "statistics": st.sampled_from(["kept", "reset"]),
-    "errors": st.sampled_from(["slate", "global", "persistent"]),
+    "errors": st.sampled_from(["slate", "global", "persistent", "shuffled"]),
     "likelihood": st.sampled_from(["clean", "noisy", "plackett-luce"]),
     "replay_size": st.integers(0, 4),
     "replay_choice": st.sampled_from(["similarity", "reward", "random"]),
@@ -178,10 +184,10 @@ def test_any_combination_is_the_reference_s(options, masked, seed):
     config = Config(**{**SMALL, **options})
     found, seeds, length = problem(seed), (seed,), 13
     order = orders(seeds, len(found.query), length)
-    rounds = config.rounds if config.training_slates == "explorer" else 1
     rng = torch.Generator().manual_seed(seed)
-    readable = torch.rand(1, length, rounds, config.slate_size, generator=rng) < 0.6 if masked else None
-    _, steps, plain, _ = both(config, found, seeds, order, readable)
+    shown = config.depth if config.training_slates == "all" else config.slate_size
+    readable = torch.rand(1, length, config.rounds, shown, generator=rng) < 0.6 if masked else None
+    _, steps, plain, *_ = both(config, found, seeds, order, readable)
     assert_same(config, steps, plain, 1e-9)
 
 
@@ -190,8 +196,8 @@ def test_one_update_in_float32_is_the_reference_s():
     found = problem(2, width=64)
     order = orders((5,), len(found.query), 8)
     single = SimpleNamespace(**{**vars(found), "query": found.query.float(), "bank": found.bank.float()})
-    _, steps, _, _ = both(config, single, (5,), order[:, :4])
-    _, _, plain, _ = both(config, found, (5,), order[:, :4])
+    _, steps, *_ = both(config, single, (5,), order[:, :4])
+    _, _, plain, *_ = both(config, found, (5,), order[:, :4])
     step, _, weights = steps[0]
     assert step.exploration.slates[0].tolist() == plain[0].slates[:2]
     for ours, theirs in zip(weights, plain[0].weights[0], strict=True):

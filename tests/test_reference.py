@@ -30,7 +30,7 @@ def world(config, seed=0, n_queries=6, length=6, d=3, dtype=torch.float64):
         return torch.from_numpy(rng.normal(size=shape)).to(dtype)
 
     uniforms = {
-        "u_critic": draw(length, T, K), "u_slate": draw(length, K), "u_choice": draw(length, B),
+        "u_critic": draw(length, T, K), "u_slate": draw(length, T, K), "u_choice": draw(length, B),
         "u_replay": draw(length, B, K), "u_draw": draw(length, B, K),
     }  # fmt: skip
     order = [i % n_queries for i in range(length)]
@@ -103,7 +103,7 @@ def slate_loss(config, z, slate, y, g):
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-@pytest.mark.parametrize("training_slates", ["explorer", "gumbel"])
+@pytest.mark.parametrize("training_slates", ["explorer", "gumbel", "random", "all"])
 @pytest.mark.parametrize("likelihood", ["clean", "noisy", "plackett-luce"])
 def test_losses_follow_from_the_recorded_slates_and_citations(likelihood, training_slates, normalise):
     config = Config(
@@ -116,9 +116,12 @@ def test_losses_follow_from_the_recorded_slates_and_citations(likelihood, traini
         z = [similarities(config, *weights, queries[x], memories[x])[0] for x in order]
         L_cur, L_rep = [], []
         for n in range(2 * b, min(2 * b + 2, 5)):
-            g = None if training_slates == "explorer" else noise(uniforms["u_slate"][n])
-            pairs = zip(got.slates[n], got.citations[n], strict=True)
-            L_cur.append(np.mean([slate_loss(config, z[n], S, y, g) for S, y in pairs]))
+            g = noise(uniforms["u_slate"][n]) if training_slates == "gumbel" else [None] * config.rounds
+            drawn = {"gumbel": [z[n] + g_t for g_t in g if g_t is not None], "random": noise(uniforms["u_slate"][n])}
+            for S, perturbed in zip(got.slates[n], drawn.get(training_slates, ()), strict=False):
+                assert np.argsort(-perturbed)[:3].tolist() == S
+            triples = zip(got.slates[n], got.citations[n], g, strict=True)
+            L_cur.append(np.mean([slate_loss(config, z[n], S, y, g_t) for S, y, g_t in triples]))
             terms = []
             for k, r in enumerate(got.replayed[n]):
                 assert r < 2 * b, "queries of a batch do not replay each other"
@@ -293,9 +296,9 @@ def test_candidates_never_shown():
         assert r == rewards
     # the mean is over the two that remain: -(-1.5 log p_3 + 0.5 log p_0) / 2
     logp = log_softmax(Z.numpy())
-    loss = reference.ranking_loss(config, Z, [slate], [r])
+    loss = reference.ranking_loss(config, Z, [slate], [r], [None])
     assert float(loss) == pytest.approx(-(-1.5 * logp[3] + 0.5 * logp[0]) / 2)
-    assert float(reference.ranking_loss(config, Z, [slate], [[None] * 3])) == 0
+    assert float(reference.ranking_loss(config, Z, [slate], [[None] * 3], [None])) == 0
 
 
 def test_aggregated_citations():
@@ -415,7 +418,7 @@ def test_unread_citations_teach_nothing():
 
 
 def test_rmm_shows_one_slate_and_the_last_batch_may_be_short():
-    config = Config(**{**SMALL, "batch_size": 4, "replay_size": 0}, training_slates="gumbel")
+    config = Config(**{**SMALL, "batch_size": 4, "replay_size": 0, "rounds": 1}, training_slates="gumbel")
     got = reference.train(config, *world(config))
     assert [len(slates) for slates in got.slates] == [1] * 6
     assert len(got.losses) == 2
@@ -481,8 +484,9 @@ def test_inference():
         assert reference.retrieve(after, *one, u, explorer=True) == (cited + others)[:3]
 
         noisy = config.model_copy(update={"test_noise": True})
-        g = noise(uniforms["u_slate"][x])
-        got = reference.retrieve(noisy, *one, None, explorer=False, u_slate=uniforms["u_slate"][x])
+        u_slate = uniforms["u_slate"][x][0]
+        g = noise(u_slate)
+        got = reference.retrieve(noisy, *one, None, explorer=False, u_slate=u_slate)
         assert got == np.argsort(-(z.numpy() + g))[:3].tolist()
 
 

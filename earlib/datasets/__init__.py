@@ -55,7 +55,7 @@ class Benchmark:
         As shown to readers ("LoCoMo", "Toy (made by the package)").
     memories : tuple of Memory
     queries : tuple of Query
-        All of them, in the source's order; `experiment` leaves the adversarial ones out.
+        All of them, in the source's order; `asked` leaves the adversarial ones out.
     audit : tuple of Finding
         Malformed or odd entries of the source, each with the repair.
     """
@@ -64,6 +64,11 @@ class Benchmark:
     memories: tuple
     queries: tuple
     audit: tuple = ()
+
+    @property
+    def asked(self):
+        """The queries that are evaluated, in order: all but the adversarial ones."""
+        return tuple(query for query in self.queries if query.category != ADVERSARIAL)
 
     def fingerprint(self):
         """SHA-256 (hex) of all memories and queries, in order; equal exactly when a run would see the same data."""
@@ -128,10 +133,9 @@ def statistics(benchmark):
         "observations" (int each) and "categories" ({category: queries}, the adversarial ones included).
     """
     turns = [memory for memory in benchmark.memories if memory.store == "dialogue"]
-    asked = [query for query in benchmark.queries if query.category != ADVERSARIAL]
     return {
-        "queries": len(asked),
-        "with_gold": sum(bool(query.gold) for query in asked),
+        "queries": len(benchmark.asked),
+        "with_gold": sum(bool(query.gold) for query in benchmark.asked),
         "conversations": len({turn.scope for turn in turns}),
         "sessions": len({(turn.scope, turn.session) for turn in turns}),
         "turns": len(turns),
