@@ -30,6 +30,11 @@ def reference():
     return ROOT / "results"
 
 
+def records():
+    """Folder of finished records, for what draws on the results of others (`EARLIB_RECORDS`): the committed ones."""
+    return _folder("EARLIB_RECORDS", reference())
+
+
 def notebooks():
     """Folder of the notebooks' sources."""
     return ROOT / "notebooks"

@@ -46,7 +46,10 @@ class Row(BaseModel, extra="allow", **FORM):
     sees_gold: bool = Field(False, description=SEES_GOLD)
     varies: bool = Field(False, description="jumps between machines (a time, a first passage); never compared")
     verdict: str | None = None
-    reason: str | None = Field(None, description="why there is no measured value")
+    decided: str | None = Field(None, description="the verdict of a row that has rules of its own (a claim)")
+    reported_verdict: str | None = Field(None, description="a claim's verdict on the paper's own numbers")
+    reported_reason: str | None = None
+    reason: str | None = Field(None, description="why there is no measured value; of a claim, why this verdict")
 
     @model_validator(mode="after")
     def _sound(self):
@@ -205,6 +208,8 @@ def direction(low, high, reported_difference):
 
 
 def _verdict(row, rows):
+    if row["decided"] is not None:
+        return row["decided"]
     if row["measured"] is None:
         return "not run"
     if row["reported"] is None:

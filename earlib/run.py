@@ -36,6 +36,7 @@ from earlib import datasets, encoders, paths
 from earlib.config import Config
 
 SET_BY_RUN = ("profile", "name")  # parameters that say where a result belongs
+READERS = ("claims",)  # notebooks that draw on the records of others; they run when all others are finished
 LONGEST_NAME = 120  # characters; file systems allow 255 with suffixes and all
 
 
@@ -109,7 +110,8 @@ def _unknown(kind, name, known):
 
 def sources():
     """Notebooks that can be run: id to file, in the order in which `all` runs them."""
-    return {file.stem: file for file in sorted(paths.notebooks().glob("*.ipynb"))}
+    files = sorted(paths.notebooks().glob("*.ipynb"), key=lambda file: (file.stem in READERS, file.name))
+    return {file.stem: file for file in files}
 
 
 def read_parameters(source):
@@ -326,11 +328,12 @@ class Runner:
         self.stopped = threading.Event()
 
     def run(self, plans):
-        """Run all plans, also after one of them failed.
+        """Run all plans, also after one of them failed; those that read the records of others start last.
 
         Returns
         -------
         list of Outcome
+            In the order in which they were started.
 
         Raises
         ------
@@ -338,9 +341,13 @@ class Runner:
             After Ctrl-C, when every kernel is gone.
         """
         self.environment = _share_of_cores(min(self.jobs, len(plans)))
+        futures = []
         with ThreadPoolExecutor(self.jobs) as pool:
-            futures = [pool.submit(self._run_one, plan) for plan in plans]
             try:
+                for reads in (False, True):
+                    wave = [plan for plan in plans if (plan.source.stem in READERS) is reads]
+                    futures += [pool.submit(self._run_one, plan) for plan in wave]
+                    wait(futures)
                 return [future.result() for future in futures]
             except KeyboardInterrupt:
                 self.stopped.set()
@@ -388,6 +395,7 @@ class Runner:
         specs = _ThisInterpreter()
         specs.environment = self.environment | {
             "EARLIB_ROOT": str(paths.ROOT), "EARLIB_RESULTS": str(work / "results"),
+            "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
         }
         kernel = AsyncKernelManager(
             kernel_name="python3", kernel_spec_manager=specs, transport_encryption="auto"

@@ -78,3 +78,11 @@ def test_places_follow_the_environment_and_no_current_directory(tmp_path, monkey
     monkeypatch.delenv("EARLIB_DATA")
     assert paths.data_folders() == [paths.ROOT / "data"] and paths.ROOT.is_absolute()
     assert os.path.samefile(paths.notebooks(), paths.ROOT / "notebooks")
+
+
+def test_records_of_others_are_the_committed_ones_unless_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("EARLIB_RESULTS", str(tmp_path / "new"))
+    monkeypatch.delenv("EARLIB_RECORDS", raising=False)
+    assert paths.records() == paths.reference() != paths.results()
+    monkeypatch.setenv("EARLIB_RECORDS", str(tmp_path))
+    assert paths.records() == tmp_path

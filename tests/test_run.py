@@ -43,7 +43,7 @@ print(precision, sizes, reset, encoder)"""
 def root(tmp_path, monkeypatch):
     """A repository with one notebook, `plain`, and one profile, `smoke`."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    for variable in ("EARLIB_RESULTS", "EARLIB_BUILD"):
+    for variable in ("EARLIB_RESULTS", "EARLIB_BUILD", "EARLIB_RECORDS"):
         monkeypatch.delenv(variable, raising=False)
     write_notebook(tmp_path, "plain", RECORD)
     write_profile(tmp_path, "title: Small\n")
@@ -382,6 +382,27 @@ def test_all_goes_on_after_a_failure_and_sums_up(root, capsys, jobs):
     assert head.split() == ["notebook", "seconds", "verdicts"]
     assert first.split()[0::2] == ["broken", "FAILED"]
     assert second.split()[0] == "plain" and second.endswith("2 agrees, 1 differs")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_reads_the_records_of_others_runs_when_all_are_finished_or_failed(root, jobs, capsys):
+    """Its name comes first in the alphabet; what it finds is where results go, not its own work folder."""
+    found = "from earlib import paths\nprint(sorted(file.name for file in (paths.records() / profile).glob('*.json')))"
+    write_notebook(root, "claims", found)
+    write_notebook(root, "slow", "import time\ntime.sleep(1)", RECORD.replace("{name}", "slow"))
+    write_notebook(root, "zz_broken", "1 / 0")
+    assert list(run.sources()) == ["plain", "slow", "zz_broken", "claims"]
+    assert run.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 1
+    assert outputs(root / "results" / "smoke" / "claims.ipynb") == "['plain.json', 'slow.json']\n"
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-4:]] == list(run.sources())
+
+
+def test_records_can_be_read_from_another_place_than_results_go_to(root, monkeypatch, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("records")
+    monkeypatch.setenv("EARLIB_RECORDS", str(elsewhere))
+    write_notebook(root, "claims", "from earlib import paths\nprint(paths.records())")
+    assert run.main(["claims", "--profile", "smoke"]) == 0
+    assert outputs(root / "results" / "smoke" / "claims.ipynb") == f"{elsewhere}\n"
 
 
 def test_all_runs_smoke_when_the_data_cannot_be_had(root, monkeypatch, capsys):
