@@ -3,14 +3,17 @@
 import hashlib
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
+import bm25s
 import torch
 
 from earlib.datasets import ADVERSARIAL, near
 from earlib.encoders import encode
 from earlib.ranking import best
 
+PRODUCTS = 2**17  # float32 products of queries and rows of a bank at a time
+EXACT = 2**11  # rows of a bank that are multiplied in float64 at a time
 STORES = {"dialogue": ("dialogue",), "observation": ("observation",), "both": ("dialogue", "observation")}
 
 
@@ -73,14 +76,21 @@ def top_k(query, bank, k):
     """The k rows of a bank closest to each query by cosine; of equal ones the first in the bank.
 
     Products are summed in float64 and rounded to float32: sums in float32 depend on where in the bank a row stands
-    and on how many queries share the product, so that equal memories would not tie.
+    and on how many queries share the product, so that equal memories would not tie. A large bank is read once, block
+    by block, and never copied: a float32 product tells which rows can still be among the k best, and only those are
+    multiplied again in float64. However it is summed, a float32 product of d terms is off by at most
+
+        d u / (1 - d u) |q| |m|,   u = 2^-24,
+
+    so that a row whose product lies farther than this below the k-th best so far cannot exceed it; one that only
+    equals it stands later in the bank and loses the tie.
 
     Parameters
     ----------
     query : torch.Tensor
-        Unit embeddings, `[..., d]`; one query or many.
+        Unit embeddings, `[..., d]` float32; one query or many.
     bank : torch.Tensor
-        Unit embeddings, `[M, d]`.
+        Unit embeddings, `[M, d]` float32; may lie in a memory-mapped file.
     k : int
 
     Returns
@@ -97,9 +107,29 @@ def top_k(query, bank, k):
     """
     if not 1 <= k <= len(bank):
         raise ValueError(f"k = {k}: expected 1 to {len(bank)}, the number of memories in the bank")
-    similarity = (query.double() @ bank.double().T).float()
-    index = best(similarity, k)
-    return similarity.gather(-1, index), index
+    flat = query.reshape(-1, query.shape[-1])
+    first = min(max(k, EXACT), len(bank))
+    best_so_far = torch.empty(len(flat), 0), torch.empty(len(flat), 0, dtype=torch.int64)
+    similarity, index = _joined(best_so_far, flat, bank[:first], torch.arange(first), k)
+    # A little above the bound: lengths of 1 are rounded too, and so is the difference that is compared.
+    margin = 1.02 * (flat.shape[1] + 4) * 2.0**-24 * flat.double().norm(dim=-1, keepdim=True)
+    step = max(EXACT, PRODUCTS // max(1, len(flat)))
+    for start in range(first, len(bank), step):
+        block = bank[start : start + step]
+        # NumPy's product of one vector runs at the speed of memory; torch's needs twice as long on some processors.
+        product = torch.from_numpy(flat.numpy() @ block.numpy().T)
+        close = (product > (similarity[:, -1:] - margin).float()).any(0).nonzero()[:, 0]
+        for rows in close.split(EXACT):
+            similarity, index = _joined((similarity, index), flat, block[rows], start + rows, k)
+    return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
+
+
+def _joined(found, query, memory, rows, k):
+    """The k best of what was found before, similarity and index `[Q, ...]`, and of further rows that stand later."""
+    similarity = torch.cat([found[0], (query.double() @ memory.double().T).float()], 1)
+    index = torch.cat([found[1], rows.expand(len(query), -1)], 1)
+    order = best(similarity, k)
+    return similarity.gather(1, order), index.gather(1, order)
 
 
 def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue"):
@@ -154,6 +184,42 @@ def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue"):
         stores=tuple(memory.store for memory in memories),
         gold_in_store=counts,
     )
+
+
+def by_words(benchmark, found, depth=20, store="dialogue"):
+    """Candidates ranked by BM25 instead, over all memories of a question's scope; ties in memory order.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+    found : Candidates
+        Of the same benchmark, for what does not depend on the ranking.
+    depth : int
+    store : {"dialogue", "observation", "both"}
+
+    Returns
+    -------
+    Candidates
+    """
+    rows = defaultdict(list)
+    for row, memory in enumerate(benchmark.memories):
+        if memory.store in STORES[store]:
+            rows[memory.scope].append(row)
+    indexes = {}
+    for scope, held in rows.items():
+        indexes[scope] = bm25s.BM25()
+        indexes[scope].index(_words([benchmark.memories[row].text for row in held]), show_progress=False)
+    index = torch.empty(len(benchmark.asked), depth, dtype=torch.int64)
+    asked = _words([query.text for query in benchmark.asked])
+    for number, (query, words) in enumerate(zip(benchmark.asked, asked, strict=True)):
+        scores = torch.from_numpy(indexes[query.scope].get_scores(words))
+        index[number] = torch.tensor(rows[query.scope])[best(scores, depth)]
+    gold, counts = _gold(benchmark.memories, benchmark.asked, index, STORES[store])
+    return replace(found, index=index, gold=gold, gold_count=sum(counts.values()), gold_in_store=counts)
+
+
+def _words(texts):
+    return bm25s.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
 
 
 def _search(benchmark, queries, query, bank, stores, depth):

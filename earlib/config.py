@@ -132,7 +132,9 @@ VARIANTS = {
     "explorer_test": Variant("Only Explorer at test time", {}, learns=False, explorer=True),
     "ear": Variant("EAR", {}, explorer=True),
     # Controls that the paper lacks: what the adapter learns from other slates, wrong citations, or all gold labels.
-    "rmm_fresh_slates": Variant("Reranker + RL Update, T fresh slates", {"training_slates": "gumbel", "replay_size": 0}),
+    "rmm_fresh_slates": Variant(
+        "Reranker + RL Update, T fresh slates", {"training_slates": "gumbel", "replay_size": 0}
+    ),
     "random_slates": Variant("T random slates during training", {"training_slates": "random"}),
     "shuffled_citations": Variant("EAR w/o Explorer at test time, shuffled citations", {"errors": "shuffled"}),
     "oracle": Variant(

@@ -6,12 +6,13 @@ is shown is a mean of them, in percent.
 
 import numpy as np
 import torch
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap, permutation_test
 
 from earlib.ranking import best
 
 MEASURES = ("recall@5", "hitrate@5", "fractional recall@5")
 RESAMPLES = 2000
+PERMUTATIONS = 5000
 
 
 def measure(candidates, queries, slates):
@@ -95,11 +96,33 @@ def equal_calls(config, candidates, critic, queries, calls, uniforms):
     return best(standing, s)
 
 
-def summary(values, queries):
-    """Mean over seeds, deviation between them, and a 95 % interval over questions.
+def only(values, queries, wanted):
+    """Values and question numbers of some questions alone, as if no others had been asked.
 
-    The interval resamples questions (percentile bootstrap, 2,000 resamples, fixed generator) after averaging each
-    over the seeds that evaluated it; it is therefore the same whenever it is computed.
+    Parameters
+    ----------
+    values : numpy.ndarray
+        `[..., R, E]`.
+    queries : numpy.ndarray
+        Question numbers, `[R, E]`.
+    wanted : numpy.ndarray
+        Which questions, bool by number, `[N]`.
+
+    Returns
+    -------
+    values, queries : numpy.ndarray
+        Of the same shapes, with NaN and -1 in the place of the others.
+    """
+    kept = wanted[queries] & (queries >= 0)
+    return np.where(kept, values, np.nan), np.where(kept, queries, -1)
+
+
+def summary(values, queries, scopes=None):
+    """Mean over seeds, deviation between them, and 95 % intervals over questions and over conversations.
+
+    An interval resamples questions, or whole conversations (percentile bootstrap, 2,000 resamples, fixed generator),
+    after averaging each question over the seeds that evaluated it; it is therefore the same whenever it is computed.
+    Conversations are few, and percentile intervals over few are somewhat too short.
 
     Parameters
     ----------
@@ -107,17 +130,27 @@ def summary(values, queries):
         `[R, E]`, NaN where a question does not count.
     queries : numpy.ndarray
         Query numbers, `[R, E]`; -1 where a seed has fewer questions than another.
+    scopes : numpy.ndarray, optional
+        Number of each question's conversation, `[N]`.
 
     Returns
     -------
     dict
-        `measured`, `std` (None for one seed), `low`, `high` in percent; `n_queries` and `n_queries_most`, the fewest
-        and the most that counted in a seed; `excluded`, the most that a seed left out; `seeds`.
+        `measured`, `std` (None for one seed), `low`, `high` in percent, and with scopes `scope_low`, `scope_high`;
+        `n_queries` and `n_queries_most`, the fewest and the most that counted in a seed; `excluded`, the most that a
+        seed left out; `seeds`.
+
+    Raises
+    ------
+    ValueError
+        If a seed has no question that counts.
     """
     counted = ~np.isnan(values)
+    if not counted.any(1).all():
+        raise ValueError("a seed evaluates no question with gold memories; choose more questions, or another part")
     by_seed = 100 * np.nanmean(values, axis=1)
     low, high = _interval(values, queries)
-    return {
+    told = {
         "measured": float(by_seed.mean()),
         "std": float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None,
         "low": low,
@@ -127,14 +160,24 @@ def summary(values, queries):
         "excluded": int((~counted & (queries >= 0)).sum(1).max()),
         "seeds": len(values),
     }
+    if scopes is not None and len(np.unique(scopes[queries[counted]])) > 1:
+        told["scope_low"], told["scope_high"] = _interval(values, scopes[queries])
+    return told
 
 
-def difference(values, others, queries):
-    """Paired difference between two systems on the same questions, in percentage points, with its interval.
+def difference(values, others, queries, scopes=None):
+    """Paired difference between two systems on the same questions, in percentage points, with its intervals.
 
-    Parameters and result as in `summary`; `others` has the shape of `values`.
+    Parameters as in `summary`; `others` has the shape of `values`.
+
+    Returns
+    -------
+    dict
+        As `summary`, and `p` of a two-sided paired permutation test: the two systems change places at random, in all
+        seeds of a question together.
     """
-    return summary(values - others, queries)
+    gap = values - others
+    return {**summary(gap, queries, scopes), "p": _permuted(gap, queries)}
 
 
 def first_above(seen, means, level):
@@ -156,12 +199,31 @@ def first_above(seen, means, level):
     return int(seen[first]) if first < len(means) else None
 
 
-def _interval(values, queries):
+def _totals(values, units):
+    """Sum and number of the values of each unit (a question, a conversation), over all seeds."""
     counted = ~np.isnan(values)
-    _, question = np.unique(queries[counted], return_inverse=True)
-    total = np.bincount(question, values[counted])
-    times = np.bincount(question).astype(float)
-    if np.ptp(total / times) == 0:  # nothing to resample: every question has the same value
+    _, unit = np.unique(units[counted], return_inverse=True)
+    return np.bincount(unit, values[counted]), np.bincount(unit).astype(float)
+
+
+def _permuted(gap, queries):
+    """p of the permutation test; questions without a difference are the same under every permutation."""
+    total, _ = _totals(gap, queries)
+    total = total[np.abs(total) > 1e-12]
+    if not len(total):
+        return 1.0
+
+    def mean(total, axis):
+        return total.mean(axis)
+
+    rng = np.random.default_rng(0)
+    resamples = {"n_resamples": PERMUTATIONS - 1, "batch": 500, "rng": rng}
+    return float(permutation_test((total,), mean, permutation_type="samples", vectorized=True, **resamples).pvalue)
+
+
+def _interval(values, units):
+    total, times = _totals(values, units)
+    if np.ptp(total / times) == 0:  # nothing to resample: all have the same value
         return (float(100 * total[0] / times[0]),) * 2
 
     def mean(total, times, axis):

@@ -47,16 +47,31 @@ class Setting(Checked):
     train_queries: int | None = Field(None, description="training queries seen; all if None", ge=1)
     epochs: int = Field(1, description="passes over the training queries", ge=1)
     evaluate_every: int | None = Field(None, description="training queries between evaluations; None: at the end", ge=1)
+    validate_on_training: bool = Field(
+        False, description="evaluate on the last fifth of the training questions, and train on the others: for choices"
+    )
 
 
 class Run(NamedTuple):
-    """What a configuration reached; values between 0 and 1, NaN for questions without gold memories."""
+    """What a configuration reached; values between 0 and 1, NaN for questions without gold memories.
+
+    Where seeds evaluate different numbers of questions, the shorter are filled up with NaN, and numbers with -1.
+    """
 
     seen: np.ndarray  # [P] training queries (times epochs) before each evaluation; the first is 0
     queries: np.ndarray  # [R, E] numbers of the evaluation questions
     adapter: np.ndarray  # [P, 3, R, E] adapter-only inference, measures as in evaluate.MEASURES
     explorer: np.ndarray  # [3, R, E] Explorer-assisted inference with the final adapter
     untrained_explorer: np.ndarray  # [3, R, E] and with the adapter before training
+    slates: np.ndarray  # [3, s, R, E] candidate indices that these three returned in the end
+
+
+class Answers(NamedTuple):
+    """What a system answered to the evaluation questions."""
+
+    values: np.ndarray  # [3, R, E] measures as in evaluate.MEASURES
+    queries: np.ndarray  # [R, E] question numbers
+    slates: np.ndarray  # [R, E, s] candidate indices, best first
 
 
 @lru_cache(maxsize=8)
@@ -71,6 +86,12 @@ def candidates(dataset, encoder, depth, store="dialogue", captions=True, dates=F
     return first_stage.retrieve(benchmark(dataset, captions, dates), encoder, depth, store)
 
 
+@lru_cache(maxsize=8)
+def scopes(dataset):
+    """Number of each question's conversation, `[N]`."""
+    return np.unique([query.scope for query in benchmark(dataset).asked], return_inverse=True)[1]
+
+
 def _candidates(setting, depth):
     return candidates(setting.dataset, setting.encoder, depth, setting.store, setting.captions, setting.dates)
 
@@ -80,7 +101,8 @@ def split(scopes, setting, seed):
 
     Seed i takes `numpy.random.default_rng(i)`. Random: its permutation of the questions, the first 80 % to train,
     in that order. By conversation: its choice of a fifth of the conversations to evaluate; the questions of the
-    others, permuted, to train. A later epoch permutes the training questions anew.
+    others, permuted, to train. A later epoch permutes the training questions anew. With `validate_on_training` the
+    last fifth of the training questions takes the place of the evaluation questions, which nothing sees then.
 
     Parameters
     ----------
@@ -104,6 +126,9 @@ def split(scopes, setting, seed):
         held_out = rng.choice(len(names), max(1, round((1 - TRAINED_SHARE) * len(names))), replace=False)
         is_kept = np.isin(scope, held_out)
         learned, kept = rng.permutation(np.flatnonzero(~is_kept)), np.flatnonzero(is_kept)
+    if setting.validate_on_training:
+        cut = int(TRAINED_SHARE * len(learned))
+        learned, kept = learned[:cut], learned[cut:]
     learned = learned[: setting.train_queries]
     return np.concatenate([learned, *(rng.permutation(learned) for _ in range(setting.epochs - 1))]), kept
 
@@ -143,24 +168,62 @@ def run(setting, config):
 def _run_group(setting, config, found, seeds, train, evaluation):
     """Runs of several seeds whose splits have the same sizes; a Run with R = 1 for each."""
     order, kept = torch.from_numpy(train), torch.from_numpy(evaluation)
-    critic = SimulatedCritic(config, found.gold, calibration=order if config.errors == "global" else None)
-    learner = Learner(config, found, critic, seeds)
+    learner = Learner(config, found, _critic(config, found, seeds, order), seeds)
     noise = draws.draw(config, seeds, kept, config.depth, len(found.query), "test")
 
-    def score(explorer=False):
-        return evaluate.measure(found, kept, learner.retrieve(kept, explorer, noise))
+    def answer(explorer=False):
+        return learner.retrieve(kept, explorer, noise)
 
-    seen, adapter, untrained_explorer = [0], [score()], score(explorer=True)
+    def score(slates):
+        return evaluate.measure(found, kept, slates)
+
+    untrained = answer(explorer=True)
+    seen, adapter = [0], [score(answer())]
     every = setting.evaluate_every or order.shape[1]
     for step in learner.train(order):  # evaluated at the first update that reaches a multiple, and at the end
         if step.seen == order.shape[1] or step.seen // every > (step.seen - config.batch_size) // every:
             seen.append(step.seen)
-            adapter.append(score())
-    explorer = score(explorer=True)
+            adapter.append(score(answer()))
+    last = [answer(), answer(explorer=True), untrained]
+    explorer, untrained_explorer = (score(slates) for slates in last[1:])
+    slates = torch.stack(last).permute(0, 3, 1, 2).to(torch.int16).numpy()
     return [
-        Run(np.array(seen), evaluation[[r]], np.stack(adapter)[:, :, [r]], explorer[:, [r]], untrained_explorer[:, [r]])
+        Run(
+            np.array(seen), evaluation[[r]], np.stack(adapter)[:, :, [r]], explorer[:, [r]], untrained_explorer[:, [r]],
+            slates[:, :, [r]],
+        )
         for r in range(len(seeds))
-    ]
+    ]  # fmt: skip
+
+
+def _critic(config, found, seeds, training):
+    """The simulated critic of some seeds; `training` are their training questions, `[R, N]`."""
+    gold = draws.shuffled(found.gold, seeds) if config.errors == "shuffled" else found.gold
+    return SimulatedCritic(config, gold, calibration=training if config.errors == "global" else None)
+
+
+def trained_weights(setting, config):
+    """The adapters that a configuration learns.
+
+    Parameters
+    ----------
+    setting : Setting
+    config : Config
+
+    Returns
+    -------
+    torch.Tensor
+        W_q and W_m of each seed, `[2, R, d, d]`.
+    """
+    found = _candidates(setting, config.depth)
+    parts = []
+    for seed in range(setting.seeds):
+        order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None]
+        learner = Learner(config, found, _critic(config, found, (seed,), order), (seed,))
+        for _ in learner.train(order):
+            pass
+        parts.append(torch.stack([W.detach() for W in learner.adapter.parameters]))
+    return torch.cat(parts, 1)
 
 
 def _merge(runs):
@@ -178,6 +241,7 @@ def _merge(runs):
         np.concatenate([filled(run.adapter[at], np.nan) for run, at in zip(runs, last, strict=True)], axis=2),
         np.concatenate([filled(run.explorer, np.nan) for run in runs], axis=1),
         np.concatenate([filled(run.untrained_explorer, np.nan) for run in runs], axis=1),
+        np.concatenate([filled(run.slates, -1) for run in runs], axis=2),
     )
 
 
@@ -231,10 +295,7 @@ def run_variant(setting, name, **changes):
 
     Returns
     -------
-    values : numpy.ndarray
-        Final values, `[3, R, E]`, measures as in `evaluate.MEASURES`.
-    queries : numpy.ndarray
-        Numbers of the evaluation questions, `[R, E]`.
+    Answers
     """
     if name == "retriever":
         return run_control(setting, name, **changes)
@@ -242,40 +303,44 @@ def run_variant(setting, name, **changes):
         raise ValueError(f"unknown variant {name!r}{datasets.near(name, VARIANTS)}")
     variant = VARIANTS[name]
     result = run(setting, Config(**{**variant.changes, **changes}))
-    if not variant.learns:
-        return result.untrained_explorer, result.queries
-    return (result.explorer if variant.explorer else result.adapter[-1]), result.queries
+    answered = [result.adapter[-1], result.explorer, result.untrained_explorer]
+    which = 2 if not variant.learns else int(variant.explorer)
+    return Answers(answered[which], result.queries, np.moveaxis(result.slates[which], 0, -1))
 
 
 def run_control(setting, name, **changes):
-    """Run a control that learns nothing: `retriever`, `ceiling`, or `equal_calls_C` with C critic calls a question.
+    """Run a control that learns nothing: `retriever`, `bm25`, `ceiling`, or `equal_calls_C` with C calls a question.
 
-    The retriever's ranking is the first stage's, whatever adapter a configuration starts from. The ceiling puts the
-    gold memories among the candidates first: no reranker can exceed it. The equal-call control is
-    `evaluate.equal_calls`, with the same critic as the variants. Result as in `run_variant`.
+    The retriever's ranking is the first stage's, whatever adapter a configuration starts from. BM25 ranks all
+    memories by their words. The ceiling puts the gold memories among the candidates first: no reranker can exceed it.
+    The equal-call control is `evaluate.equal_calls`, with the same critic as the variants. Result as in `run_variant`.
     """
     asked = re.fullmatch(r"equal_calls_(\d+)", name)
-    if not asked and name not in ("retriever", "ceiling"):
-        known = [*VARIANTS, "ceiling", "equal_calls_3"]
+    if not asked and name not in ("retriever", "bm25", "ceiling"):
+        known = [*VARIANTS, "bm25", "ceiling", "equal_calls_3"]
         raise ValueError(f"unknown variant or control {name!r}{datasets.near(name, known)}")
     calls = int(asked[1]) if asked else 1
     config = Config(**{**changes, "rounds": calls})
     found = _candidates(setting, config.depth)
+    if name == "bm25":
+        searched = benchmark(setting.dataset, setting.captions, setting.dates)
+        found = first_stage.by_words(searched, found, config.depth, setting.store)
     parts = []
     for seed in range(setting.seeds):
         train, evaluation = (torch.from_numpy(part)[None] for part in split(found.scopes, setting, seed))
-        if name == "retriever":
+        if name in ("retriever", "bm25"):
             slates = torch.arange(config.slate_size).expand(*evaluation.shape, -1)
         elif name == "ceiling":
             slates = best(found.gold[evaluation].double(), config.slate_size)
         else:
-            critic = SimulatedCritic(config, found.gold, calibration=train)
+            critic = _critic(config, found, (seed,), train)
             noise = draws.draw(config, (seed,), evaluation, config.depth, len(found.query), "test")
             slates = evaluate.equal_calls(config, found, critic, evaluation, calls, noise)
         values = evaluate.measure(found, evaluation, slates)
-        parts.append(Run(np.zeros(1), evaluation.numpy(), values[None], values, values))
+        chosen = slates.permute(2, 0, 1)[None].to(torch.int16).numpy()
+        parts.append(Run(np.zeros(1), evaluation.numpy(), values[None], values, values, chosen))
     merged = _merge(parts)
-    return merged.explorer, merged.queries
+    return Answers(merged.explorer, merged.queries, np.moveaxis(merged.slates[0], 0, -1))
 
 
 def compare(setting, names, baseline, **changes):
@@ -300,10 +365,10 @@ def compare(setting, names, baseline, **changes):
     def reached(name):
         return (run_variant if name in VARIANTS else run_control)(setting, name, **changes)
 
-    against, _ = reached(baseline)
+    against = reached(baseline).values
     made = []
     for name in names:
-        values, queries = reached(name)
+        values, queries, _ = reached(name)
         asks = name.startswith("equal_calls") or (name in VARIANTS and VARIANTS[name].explorer)
         made += rows(setting, name, values, queries, None if name == baseline else against, sees_gold=asks)
     return made
@@ -327,11 +392,11 @@ def vary(setting, name, choices, usual):
     list of dict
         Rows as in `rows`, with the hyper-parameters as further keys; those of the usual ones have no difference.
     """
-    against, _ = run_variant(setting, name, **usual)
+    against = run_variant(setting, name, **usual).values
     distinct_choices = [choice for at, choice in enumerate(choices) if choice not in choices[:at]]
     made = []
     for choice in distinct_choices:
-        values, queries = run_variant(setting, name, **choice)
+        values, queries, _ = run_variant(setting, name, **choice)
         made += rows(setting, name, values, queries, None if choice == usual else against, **choice)
     return made
 
@@ -357,6 +422,8 @@ def paired(**grid):
 def curve(setting, name, **changes):
     """Recall@5 of adapter-only inference along training, each point against the untrained adapter.
 
+    Only the last difference is tested: the others are its way there.
+
     Parameters
     ----------
     setting : Setting
@@ -375,7 +442,41 @@ def curve(setting, name, **changes):
     made = []
     for seen, values in zip(result.seen, result.adapter, strict=True):
         made += rows(setting, name, values[:1], result.queries, result.adapter[0, :1], training_queries=int(seen))
+    for row in made[:-1]:
+        del row["p"]
     return made
+
+
+def tuned_rate(setting, name, rates, **changes):
+    """The learning rate of a variant with the best Recall@5 on a part of the training questions kept for that.
+
+    Parameters
+    ----------
+    setting : Setting
+    name : str
+        A key of `config.VARIANTS`.
+    rates : list of float
+        Of equal ones the first wins.
+    **changes
+        Other hyper-parameters that differ from the paper's defaults.
+
+    Returns
+    -------
+    rate : float
+    reached : dict of float to float
+        Recall@5 in percent on the part kept, by rate; a rate at which the adapter diverges has none.
+    """
+    kept_apart = setting.model_copy(update={"validate_on_training": True})
+    reached = {}
+    for rate in rates:
+        try:
+            values, queries, _ = run_variant(kept_apart, name, **changes, learning_rate=rate)
+        except FloatingPointError:
+            continue
+        reached[rate] = evaluate.summary(values[0], queries)["measured"]
+    if not reached:
+        raise FloatingPointError(f"{name} diverges at every learning rate of {rates}; add smaller ones")
+    return max(reached, key=reached.get), reached
 
 
 def rows(setting, variant, values, queries, baseline=None, **keys):
@@ -397,11 +498,14 @@ def rows(setting, variant, values, queries, baseline=None, **keys):
     list of dict
     """
     made = []
+    of_scope = scopes(setting.dataset)
     for number, measure in enumerate(evaluate.MEASURES[: len(values)]):
         row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-        row |= {"metric": measure, **keys, **evaluate.summary(values[number], queries)}
+        row |= {"metric": measure, **keys, **evaluate.summary(values[number], queries, of_scope)}
         if baseline is not None:
-            gap = evaluate.difference(values[number], baseline[number], queries)
-            row |= {"difference": gap["measured"], "difference_low": gap["low"], "difference_high": gap["high"]}
+            gap = evaluate.difference(values[number], baseline[number], queries, of_scope)
+            told = ("low", "high", "scope_low", "scope_high")
+            row |= {f"difference_{end}": gap[end] for end in told if end in gap}
+            row |= {"difference": gap["measured"], "p": gap["p"]}
         made.append(row)
     return made

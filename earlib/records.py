@@ -11,6 +11,7 @@ from importlib import metadata
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from statsmodels.stats.multitest import multipletests
 
 from earlib import __version__, paper, paths
 
@@ -34,10 +35,16 @@ class Row(BaseModel, extra="allow", **FORM):
     std: float | None = Field(None, description="standard deviation over seeds")
     low: float | None = Field(None, description="95 % interval over questions")
     high: float | None = None
+    scope_low: float | None = Field(None, description="95 % interval over conversations")
+    scope_high: float | None = None
     compared_with: dict | None = Field(None, description="keys of the row that the direction is judged against")
     difference: float | None = Field(None, description="measured here less measured there, paired by question")
     difference_low: float | None = None
     difference_high: float | None = None
+    difference_scope_low: float | None = Field(None, description="95 % interval of the difference over conversations")
+    difference_scope_high: float | None = None
+    p: float | None = Field(None, description="paired permutation test of the difference over questions", ge=0, le=1)
+    p_holm: float | None = Field(None, description="corrected for the record's tests of the same metric", ge=0, le=1)
     reported: float | None = None
     printed: str | None = Field(None, description="the reported number as the paper prints it")
     reported_dataset: str | None = Field(None, description="the setting of the reported number")
@@ -57,7 +64,10 @@ class Row(BaseModel, extra="allow", **FORM):
             raise ValueError("a row without a measured value needs a reason (`reason`)")
         if (self.reported is None) != (self.printed is None):
             raise ValueError("`reported` and `printed` go together; leave both to `against`")
-        for low, high in ((self.low, self.high), (self.difference_low, self.difference_high)):
+        for low, high in (
+            (self.low, self.high), (self.difference_low, self.difference_high),
+            (self.scope_low, self.scope_high), (self.difference_scope_low, self.difference_scope_high),
+        ):  # fmt: skip
             if (low is None) != (high is None) or (low is not None and low > high):
                 raise ValueError(f"an interval needs both ends, the lower first, not {low} to {high}")
         return self
@@ -280,7 +290,19 @@ def record(id, title, profile, parameters, provenance, rows):
             raise ValueError(f"record {id}: two rows for {named(one)}; add the key that tells them apart")
     for one in full:
         one["verdict"] = _verdict(one, by_key)
+    _correct(full)
     return {**raw, "rows": [_shortened(one) for one in full]}
+
+
+def _correct(rows):
+    """Holm's correction of all tests that a record makes on the same metric."""
+    by_metric = {}
+    for one in rows:
+        if one["p"] is not None:
+            by_metric.setdefault(one["metric"], []).append(one)
+    for tested in by_metric.values():
+        for one, p in zip(tested, multipletests([one["p"] for one in tested], method="holm")[1], strict=True):
+            one["p_holm"] = float(f"{p:.6g}")
 
 
 def _validated(raw, where):

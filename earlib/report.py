@@ -65,7 +65,7 @@ def table(record, index=("variant",), columns=("metric",), **where):
 
 
 def differences(record, index=("variant",), **where):
-    """What changed against what, for people to read: the paired difference, its interval, and the paper's.
+    """What changed against what, for people to read: the paired difference, its intervals, its p, and the paper's.
 
     Parameters and result as in `table`, a line a row that has a difference.
     """
@@ -76,12 +76,14 @@ def differences(record, index=("variant",), **where):
         against = row.get("compared_with")
         other = next((one for one in record["rows"] if against and key_of(one) == key_of({**row, **against})), {})
         theirs = [one.get("reported") for one in (row, other)]
-        shown = f"{row['difference']:+.1f} [{row['difference_low']:+.1f}, {row['difference_high']:+.1f}]"
+        shown = f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
         shown += " *" if row.get("sees_gold") or other.get("sees_gold") else ""
         lines.append({
             **{key.replace("_", " "): _label(row, key) for key in index},
             "against": _keys_named(against) if against else "",
             "difference (points)": shown,
+            "over conversations": _span(row.get("difference_scope_low"), row.get("difference_scope_high")),
+            "p": "" if row.get("p_holm") is None else _p(row["p_holm"]),
             "in the paper": "" if None in theirs else f"{theirs[0] - theirs[1]:+.1f}",
             "verdict": row["verdict"],
         })  # fmt: skip
@@ -109,6 +111,14 @@ def stated(id, **keys):
         line["the paper states"] = f"{one['printed']} {one['unit']}".strip()
         lines.setdefault(tuple(line.values()), {**line, "where": one["place"]})
     return pd.DataFrame(lines.values()).set_index("data")
+
+
+def _span(low, high):
+    return "" if low is None else f"[{low:+.1f}, {high:+.1f}]"
+
+
+def _p(value):
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _label(row, key):
@@ -209,7 +219,19 @@ def _distinct(values):
 
 def show_differences(record, index=("variant",), **where):
     """The differences with their caption, for the output of a notebook cell; arguments as `differences`."""
-    return HTML(html(differences(record, index, **where), caption(record, **where)))
+    return HTML(html(differences(record, index, **where), caption(record, **where) + _tests(record, where)))
+
+
+def _tests(record, where):
+    """What the columns of a table of differences mean."""
+    shown = _distinct(row["metric"] for row in _rows(record, where) if row.get("p_holm") is not None)
+    if not shown:
+        return ""
+    counts = {sum(row["metric"] == one and row.get("p") is not None for row in record["rows"]) for one in shown}
+    return (
+        " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test over "
+        f"questions, corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests of this record on its measure."
+    )
 
 
 def html(frame, caption=""):

@@ -81,7 +81,9 @@ def named(uniforms, replica):
 
 def both(config, found, seeds, order, readable=None):
     """Train core and reference on the same numbers; the core's steps and the reference's trajectories."""
-    told = draws.shuffled(found.gold, seeds) if config.errors == "shuffled" else found.gold[None].repeat(len(seeds), 1, 1)
+    told = found.gold[None].repeat(len(seeds), 1, 1)
+    if config.errors == "shuffled":
+        told = draws.shuffled(found.gold, seeds)
     critic = SimulatedCritic(config, told, calibration=order if config.errors == "global" else None)
     asked = critic if readable is None else Unreadable(critic, readable, config.batch_size)
     learner = Learner(config, found, asked, seeds, found.bank.dtype)

@@ -1,5 +1,6 @@
 """Measures, intervals and controls."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -101,6 +102,48 @@ def test_the_difference_of_a_system_from_itself_is_nothing_and_pairs_by_question
     assert (same["measured"], same["low"], same["high"]) == (0, 0, 0)
     shifted = evaluate.difference(values + 0.1, values, queries)
     assert shifted["low"] == pytest.approx(10) and shifted["high"] == pytest.approx(10)
+
+
+def test_an_interval_over_conversations_sees_that_their_questions_agree():
+    rng = np.random.default_rng(2)
+    scopes = np.repeat(np.arange(10), 30)
+    values = np.repeat(rng.random(10) < 0.5, 30).astype(float)[None]  # all of a conversation or nothing of it
+    told = evaluate.summary(values, np.arange(300)[None], scopes)
+    assert told["scope_high"] - told["scope_low"] > 3 * (told["high"] - told["low"])
+    assert told["scope_low"] < told["measured"] < told["scope_high"]
+    one = evaluate.summary(values, np.arange(300)[None], np.zeros(300, int))
+    assert "scope_low" not in one  # nothing to resample
+
+
+def test_the_permutation_test_is_that_of_all_sign_changes():
+    gaps = np.array([[3, 1, -1, 2, 2, 0, 5]]) / 10
+    signs = np.array(list(itertools.product([1, -1], repeat=7)))
+    exact = np.mean(np.abs((signs * gaps).sum(1)) >= abs(gaps.sum()) - 1e-12)
+    told = evaluate.difference(gaps, np.zeros_like(gaps), np.arange(7)[None])
+    assert told["p"] == pytest.approx(exact)
+    assert evaluate.difference(gaps, gaps, np.arange(7)[None])["p"] == 1
+
+
+def test_the_permutation_test_is_wrong_as_often_as_it_says():
+    rng, found = np.random.default_rng(3), []
+    for _ in range(150):
+        gaps = rng.choice([-1.0, 0.0, 1.0], 60)[None]
+        found.append(evaluate.difference(gaps, np.zeros_like(gaps), np.arange(60)[None])["p"])
+    assert 0 <= np.mean(np.array(found) < 0.1) <= 0.2
+    seeds = np.tile(gaps, (3, 1))  # seeds that say the same thrice are no further evidence
+    again = evaluate.difference(seeds, np.zeros_like(seeds), np.tile(np.arange(60), (3, 1)))
+    assert again["p"] == pytest.approx(found[-1], abs=0.03)
+
+
+def test_a_part_of_the_questions_stands_as_if_no_others_had_been_asked():
+    values, queries = np.array([[1.0, 0.0, np.nan, np.nan]]), np.array([[4, 2, 3, -1]])
+    part, numbers = evaluate.only(values, queries, np.array([False, False, False, True, True]))
+    np.testing.assert_equal(part, [[1, np.nan, np.nan, np.nan]])
+    assert numbers.tolist() == [[4, -1, 3, -1]]
+    told = evaluate.summary(part, numbers)
+    assert (told["measured"], told["n_queries"], told["excluded"]) == (100, 1, 1)
+    with pytest.raises(ValueError, match="no question with gold"):
+        evaluate.summary(*evaluate.only(values, queries, np.zeros(5, bool)))
 
 
 @pytest.mark.parametrize(

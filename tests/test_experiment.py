@@ -1,10 +1,13 @@
 """Runs: splits, the cache, and what variants share. On the package's own dialogues, with the real encoder."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
+from earlib import candidates as first_stage
 from earlib import evaluate, experiment, paths
 from earlib.config import VARIANTS, Config
 from earlib.experiment import Setting
@@ -34,6 +37,60 @@ def test_epochs_repeat_the_training_questions_in_a_new_order():
     assert np.array_equal(passes[0], once)
     assert all(sorted(one) == sorted(once) for one in passes)
     assert not np.array_equal(passes[0], passes[1])
+
+
+def test_choices_are_made_on_training_questions_alone():
+    for seed in range(3):
+        train, evaluation = experiment.split(SCOPES, Setting(), seed)
+        learned, kept = experiment.split(SCOPES, Setting(validate_on_training=True), seed)
+        assert np.array_equal([*learned, *kept], train)
+        assert len(kept) == pytest.approx(len(train) / 5, abs=1) and not set(kept) & set(evaluation)
+
+
+@pytest.mark.parametrize("name", ["retriever", "ear_adapter", "ear", "explorer_test", "equal_calls_2"])
+def test_answers_hold_the_slates_that_were_measured(name):
+    setting = Setting(**SMALL, split="conversation")
+    reach = experiment.run_variant if name in VARIANTS else experiment.run_control
+    values, queries, slates = reach(setting, name)
+    found = experiment.candidates("toy", "minilm", 20)
+    asked = queries >= 0
+    again = evaluate.measure(found, torch.from_numpy(queries), torch.from_numpy(slates).long().clamp(min=0))
+    np.testing.assert_array_equal(again[:, asked], values[:, asked])
+    assert (slates[~asked] == -1).all()
+
+
+def test_bm25_ranks_by_words():
+    """Asked in the very words of a gold turn, it puts a gold turn of the question's own conversation first."""
+    benchmark, found = experiment.benchmark("toy"), experiment.candidates("toy", "minilm", 20)
+    texts = {memory.id: memory.text for memory in benchmark.memories}
+    asked = [query._replace(text=texts[query.gold[0]]) for query in benchmark.asked if query.gold]
+    ranked = first_stage.by_words(dataclasses.replace(benchmark, queries=tuple(asked)), found, 5)
+    assert ranked.gold[:, 0].double().mean() > 0.95  # turns may say the same
+    scopes = {memory.id: memory.scope for memory in benchmark.memories}
+    first = [scopes[ranked.memory_ids[row]] for row in ranked.index[:, 0]]
+    assert first == [query.scope for query in asked]
+
+
+def test_the_learning_rate_is_chosen_where_it_did_best():
+    rate, reached = experiment.tuned_rate(Setting(**SMALL), "ear_adapter", [1e-5, 3e-3], optimizer="adam")
+    assert set(reached) == {1e-5, 3e-3} and reached[rate] == max(reached.values())
+    with pytest.raises(FloatingPointError, match="diverges at every learning rate"):
+        experiment.tuned_rate(Setting(**SMALL), "ear_adapter", [1e300], optimizer="sgd", normalise=False)
+
+
+def test_trained_weights_are_those_of_the_run():
+    setting, config = Setting(**SMALL, split="conversation"), Config()
+    weights = experiment.trained_weights(setting, config)
+    assert weights.shape == (2, 2, 384, 384)
+    found = experiment.candidates("toy", "minilm", 20)
+    _, queries, slates = experiment.run_variant(setting, "ear_adapter")
+    for seed in range(2):
+        asked = queries[seed][queries[seed] >= 0]
+        q = found.query[asked] @ (torch.eye(384) + weights[0, seed]).T
+        m = found.bank[found.index[asked]] @ (torch.eye(384) + weights[1, seed]).T
+        scores = torch.einsum("ed,ekd->ek", q, torch.nn.functional.normalize(m, dim=-1))
+        first = scores.argmax(-1).numpy()
+        assert (first == slates[seed, : len(asked), 0]).mean() > 0.99  # a tie may be rounded the other way
 
 
 def test_a_run_is_the_same_from_the_cache_and_computed_again():
@@ -97,7 +154,7 @@ def test_a_seed_s_run_does_not_depend_on_the_others(split):
 
 def test_what_does_not_learn_is_the_start_of_what_learns():
     setting = Setting(**SMALL)
-    retriever, queries = experiment.run_variant(setting, "retriever")
+    retriever, queries, _ = experiment.run_variant(setting, "retriever")
     found = experiment.candidates("toy", "minilm", 20)
     expected = evaluate.measure(found, torch.from_numpy(queries), torch.arange(5).expand(*queries.shape, 5))
     np.testing.assert_array_equal(retriever, expected)
@@ -105,9 +162,9 @@ def test_what_does_not_learn_is_the_start_of_what_learns():
 
 def test_no_variant_passes_the_ceiling():
     setting = Setting(**SMALL)
-    ceiling, _ = experiment.run_control(setting, "ceiling")
+    ceiling, *_ = experiment.run_control(setting, "ceiling")
     for name in VARIANTS:
-        values, _ = experiment.run_variant(setting, name)
+        values, *_ = experiment.run_variant(setting, name)
         assert (values[0] <= ceiling[0])[~np.isnan(values[0])].all(), name
 
 
@@ -135,9 +192,9 @@ def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant():
     rows = experiment.curve(setting, "ear_adapter")
     assert [row["training_queries"] for row in rows] == [0, 8, 16, 24]
     assert {row["metric"] for row in rows} == {"recall@5"}
-    values, queries = experiment.run_variant(setting, "ear_adapter")
+    values, queries, _ = experiment.run_variant(setting, "ear_adapter")
     assert rows[-1]["measured"] == evaluate.summary(values[0], queries)["measured"]
-    values, _ = experiment.run_variant(setting, "retriever")
+    values, *_ = experiment.run_variant(setting, "retriever")
     assert rows[0]["measured"] == evaluate.summary(values[0], queries)["measured"]
 
 
@@ -154,8 +211,8 @@ def test_training_that_diverges_is_an_error_and_never_a_result(change):
 
 @pytest.mark.parametrize("changes", [{"init": "normal"}, {"test_noise": True}])
 def test_the_retriever_is_the_first_stage_under_every_option(changes):
-    usual, _ = experiment.run_variant(Setting(**SMALL), "retriever")
-    other, _ = experiment.run_variant(Setting(**SMALL), "retriever", **changes)
+    usual, *_ = experiment.run_variant(Setting(**SMALL), "retriever")
+    other, *_ = experiment.run_variant(Setting(**SMALL), "retriever", **changes)
     np.testing.assert_array_equal(usual, other)
 
 

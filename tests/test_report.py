@@ -376,3 +376,15 @@ def test_readme_from_the_command_line(places):
     stale = subprocess.run(command, env={**os.environ, "EARLIB_ROOT": str(places)}, capture_output=True, text=True)
     assert stale.returncode == 1
     assert stale.stderr.startswith("README.md is stale")
+
+
+def test_tests_of_the_same_metric_are_corrected_together():
+    """Holm by hand: the smallest of m times m, the next times m - 1, never below the one before."""
+    tested = {"difference": 1.0, "difference_low": 0.5, "difference_high": 2.0}
+    rows = [measured(f"v{i}", p=p, **tested) for i, p in enumerate([0.01, 0.04, 0.03])]
+    rows += [measured("other", metric="hitrate@5", p=0.04, **tested), measured("untested")]
+    made = records.record("tab03_ablation", "Ablation", "laptop", PARAMETERS, PROVENANCE, rows)
+    made = {(row["variant"], row["metric"]): row.get("p_holm") for row in made["rows"]}
+    corrected = [made[f"v{i}", "recall@5"] for i in range(3)]
+    assert corrected == pytest.approx([0.03, 0.06, 0.06])
+    assert made["other", "hitrate@5"] == 0.04 and made["untested", "recall@5"] is None
