@@ -230,7 +230,7 @@ def _tests(record, where):
     counts = {sum(row["metric"] == one and row.get("p") is not None for row in record["rows"]) for one in shown}
     return (
         " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test over "
-        f"questions, corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests of this record on its measure."
+        f"questions, corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests of this record on it."
     )
 
 
