@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from scipy.stats import bootstrap, permutation_test
 
+from earlib.datasets import near
 from earlib.ranking import best
 
 MEASURES = ("recall@5", "hitrate@5", "fractional recall@5")
@@ -31,10 +32,87 @@ def measure(candidates, queries, slates):
     numpy.ndarray
         `[3, R, E]` in the order of `MEASURES`, between 0 and 1; NaN for questions without gold.
     """
-    found = candidates.gold[queries].gather(-1, slates).sum(-1).double()
-    count = candidates.gold_count[queries].double()
-    values = torch.stack([(found == count).double(), (found > 0).double(), found / count])
-    return values.masked_fill(count == 0, torch.nan).cpu().numpy()
+    found = candidates.gold[queries].gather(-1, slates).sum(-1)
+    return _shares(found.cpu().numpy(), candidates.gold_count[queries].cpu().numpy())
+
+
+def _shares(found, count, counted=True):
+    """All of the gold, any, and the fraction of it; NaN where there is none, or where it is not to be counted."""
+    values = np.stack([found == count, found > 0, found / np.maximum(count, 1)]).astype(float)
+    return np.where(counted & (count > 0), values, np.nan)
+
+
+def of_store(candidates, queries, slates, store):
+    """Recall, hit rate and fraction as in `measure`, of the gold of one store alone; slates may hold others' memories.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    queries : numpy.ndarray
+        Question numbers, `[R, E]`; -1 where a seed has fewer questions than another.
+    slates : numpy.ndarray
+        Candidate indices, `[R, E, s]`.
+    store : str
+        One of those searched.
+
+    Returns
+    -------
+    numpy.ndarray
+        `[3, R, E]`; NaN for questions without gold in this store.
+    """
+    gold = candidates.gold.numpy() & _in_store(candidates, store)
+    found = np.take_along_axis(gold[queries], slates, -1).sum(-1)
+    return _shares(found, candidates.gold_in_store[store].numpy()[queries], queries >= 0)
+
+
+def covered(benchmark, candidates, queries, slates, store=None):
+    """All, any, and the fraction of a question's gold turns that its slate covers: by a turn itself, or an observation.
+
+    Of several observations drawn from one turn, one covers it, where `of_store` asks for all. Turns that no memory of
+    the store holds do not count.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+    candidates, queries, slates
+        As in `of_store`; the candidates are of this benchmark.
+    store : str, optional
+        Only this store's memories cover turns; default: all that were searched.
+
+    Returns
+    -------
+    numpy.ndarray
+        `[3, R, E]`; NaN for questions none of whose gold turns is held by the store.
+    """
+    stores = (store,) if store else tuple(candidates.gold_in_store)
+    turns = [set(memory.turns) if memory.store in stores else set() for memory in benchmark.memories]
+    held, asked, index = set().union(*turns), benchmark.asked, candidates.index.numpy()
+    found, count = np.zeros(queries.shape, int), np.zeros(queries.shape, int)
+    for at, number in np.ndenumerate(queries):
+        gold = held.intersection(asked[number].gold)
+        seen = set().union(*(turns[row] for row in index[number, slates[at]]))
+        found[at], count[at] = len(gold & seen), len(gold)
+    return _shares(found, count, queries >= 0)
+
+
+def chosen(candidates, queries, slates, store):
+    """How many memories of each slate come from one store; parameters as in `of_store`.
+
+    Returns
+    -------
+    numpy.ndarray
+        `[1, R, E]`, from 0 to s.
+    """
+    number = np.take_along_axis(_in_store(candidates, store)[queries], slates, -1).sum(-1)
+    return np.where(queries >= 0, number, np.nan)[None]
+
+
+def _in_store(candidates, store):
+    """Which candidates come from a store, bool `[N, K]`."""
+    if store not in candidates.gold_in_store:
+        hint = near(store, candidates.gold_in_store)
+        raise ValueError(f"store {store!r} was not searched{hint}; searched: {', '.join(candidates.gold_in_store)}")
+    return np.array([one == store for one in candidates.stores])[candidates.index.numpy()]
 
 
 def ranking(candidates, cut):
@@ -117,7 +195,7 @@ def only(values, queries, wanted):
     return np.where(kept, values, np.nan), np.where(kept, queries, -1)
 
 
-def summary(values, queries, scopes=None):
+def summary(values, queries, scopes=None, scale=100):
     """Mean over seeds, deviation between them, and 95 % intervals over questions and over conversations.
 
     An interval resamples questions, or whole conversations (percentile bootstrap, 2,000 resamples, fixed generator),
@@ -132,11 +210,13 @@ def summary(values, queries, scopes=None):
         Query numbers, `[R, E]`; -1 where a seed has fewer questions than another.
     scopes : numpy.ndarray, optional
         Number of each question's conversation, `[N]`.
+    scale : float
+        The unit in which values are told: 100 for shares, in percent; 1 for numbers.
 
     Returns
     -------
     dict
-        `measured`, `std` (None for one seed), `low`, `high` in percent, and with scopes `scope_low`, `scope_high`;
+        `measured`, `std` (None for one seed), `low`, `high` in this unit, and with scopes `scope_low`, `scope_high`;
         `n_queries` and `n_queries_most`, the fewest and the most that counted in a seed; `excluded`, the most that a
         seed left out; `seeds`.
 
@@ -148,8 +228,8 @@ def summary(values, queries, scopes=None):
     counted = ~np.isnan(values)
     if not counted.any(1).all():
         raise ValueError("a seed evaluates no question with gold memories; choose more questions, or another part")
-    by_seed = 100 * np.nanmean(values, axis=1)
-    low, high = _interval(values, queries)
+    by_seed = scale * np.nanmean(values, axis=1)
+    low, high = _interval(values, queries, scale)
     told = {
         "measured": float(by_seed.mean()),
         "std": float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None,
@@ -161,12 +241,12 @@ def summary(values, queries, scopes=None):
         "seeds": len(values),
     }
     if scopes is not None and len(np.unique(scopes[queries[counted]])) > 1:
-        told["scope_low"], told["scope_high"] = _interval(values, scopes[queries])
+        told["scope_low"], told["scope_high"] = _interval(values, scopes[queries], scale)
     return told
 
 
-def difference(values, others, queries, scopes=None):
-    """Paired difference between two systems on the same questions, in percentage points, with its intervals.
+def difference(values, others, queries, scopes=None, scale=100):
+    """Paired difference between two systems on the same questions, with its intervals.
 
     Parameters as in `summary`; `others` has the shape of `values`.
 
@@ -177,7 +257,7 @@ def difference(values, others, queries, scopes=None):
         seeds of a question together.
     """
     gap = values - others
-    return {**summary(gap, queries, scopes), "p": _permuted(gap, queries)}
+    return {**summary(gap, queries, scopes, scale), "p": _permuted(gap, queries)}
 
 
 def first_above(seen, means, level):
@@ -221,13 +301,13 @@ def _permuted(gap, queries):
     return float(permutation_test((total,), mean, permutation_type="samples", vectorized=True, **resamples).pvalue)
 
 
-def _interval(values, units):
+def _interval(values, units, scale):
     total, times = _totals(values, units)
     if np.ptp(total / times) == 0:  # nothing to resample: all have the same value
-        return (float(100 * total[0] / times[0]),) * 2
+        return (float(scale * total[0] / times[0]),) * 2
 
     def mean(total, times, axis):
-        return 100 * total.sum(axis) / times.sum(axis)
+        return scale * total.sum(axis) / times.sum(axis)
 
     rng = np.random.default_rng(0)
     found = bootstrap((total, times), mean, paired=True, n_resamples=RESAMPLES, method="percentile", rng=rng, batch=200)

@@ -343,6 +343,11 @@ def run_control(setting, name, **changes):
     return Answers(merged.explorer, merged.queries, np.moveaxis(merged.slates[0], 0, -1))
 
 
+def answers(setting, name, **changes):
+    """Answers of a variant or a control; parameters as in `run_variant` and `run_control`."""
+    return (run_variant if name in VARIANTS else run_control)(setting, name, **changes)
+
+
 def compare(setting, names, baseline, **changes):
     """Run variants and controls, each against the same baseline on the same questions.
 
@@ -361,16 +366,52 @@ def compare(setting, names, baseline, **changes):
     list of dict
         Rows as in `rows`; those of the baseline come without a difference.
     """
+    reached = {name: answers(setting, name, **changes) for name in (baseline, *names)}
+    values = {name: one.values for name, one in reached.items()}
+    return compared(setting, values, reached[baseline].queries, baseline, names)
 
-    def reached(name):
-        return (run_variant if name in VARIANTS else run_control)(setting, name, **changes)
 
-    against = reached(baseline).values
+def compared(setting, values, queries, baseline, names=None, **keys):
+    """Rows of several systems, each against the same baseline on the same questions.
+
+    Parameters
+    ----------
+    setting : Setting
+    values : dict of str to numpy.ndarray
+        Of each system, the baseline among them, as in `rows`.
+    queries : numpy.ndarray
+        Question numbers, `[R, E]`.
+    baseline : str
+    names : sequence of str, optional
+        The systems that get rows; default: all.
+    **keys
+        As in `rows`.
+
+    Returns
+    -------
+    list of dict
+        Those of the baseline come without a difference.
+    """
     made = []
-    for name in names:
-        values, queries, _ = reached(name)
+    for name in names or values:
         asks = name.startswith("equal_calls") or (name in VARIANTS and VARIANTS[name].explorer)
-        made += rows(setting, name, values, queries, None if name == baseline else against, sees_gold=asks)
+        against = None if name == baseline else values[baseline]
+        made += rows(setting, name, values[name], queries, against, sees_gold=asks, **keys)
+    return made
+
+
+def by_category(setting, values, queries, baseline, categories, **keys):
+    """Rows as in `compared` of all questions, with the key `category` "all types", and of each type of question alone.
+
+    Parameters as in `compared`; `categories` are types of questions.
+    """
+    types = np.array([query.category for query in benchmark(setting.dataset).asked])
+    made = []
+    for category in ("all types", *categories):
+        wanted = np.full(len(types), True) if category == "all types" else types == category
+        part = {name: evaluate.only(one, queries, wanted)[0] for name, one in values.items()}
+        kept = evaluate.only(values[baseline], queries, wanted)[1]
+        made += compared(setting, part, kept, baseline, category=category, **keys)
     return made
 
 
@@ -479,7 +520,7 @@ def tuned_rate(setting, name, rates, **changes):
     return max(reached, key=reached.get), reached
 
 
-def rows(setting, variant, values, queries, baseline=None, **keys):
+def rows(setting, variant, values, queries, baseline=None, *, measures=evaluate.MEASURES, scale=100, **keys):
     """Rows of a record: one a measure, with its interval and the paired difference to a baseline.
 
     Parameters
@@ -490,6 +531,10 @@ def rows(setting, variant, values, queries, baseline=None, **keys):
         As `run_variant` returns them.
     baseline : numpy.ndarray, optional
         Values of the baseline on the same questions.
+    measures : sequence of str
+        Names of the measures; as many of them as there are values.
+    scale : float
+        The unit in which they are told, as in `evaluate.summary`.
     **keys
         Further keys and fields of the rows.
 
@@ -499,11 +544,11 @@ def rows(setting, variant, values, queries, baseline=None, **keys):
     """
     made = []
     of_scope = scopes(setting.dataset)
-    for number, measure in enumerate(evaluate.MEASURES[: len(values)]):
+    for number, measure in enumerate(measures[: len(values)]):
         row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-        row |= {"metric": measure, **keys, **evaluate.summary(values[number], queries, of_scope)}
+        row |= {"metric": measure, **keys, **evaluate.summary(values[number], queries, of_scope, scale)}
         if baseline is not None:
-            gap = evaluate.difference(values[number], baseline[number], queries, of_scope)
+            gap = evaluate.difference(values[number], baseline[number], queries, of_scope, scale)
             told = ("low", "high", "scope_low", "scope_high")
             row |= {f"difference_{end}": gap[end] for end in told if end in gap}
             row |= {"difference": gap["measured"], "p": gap["p"]}

@@ -17,6 +17,7 @@ from earlib import __version__, paper, paths
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "sentence-transformers", "transformers")
 SEES_GOLD = "the critic sees test gold (noisy)"
+NEEDS_MODEL = "F1 and J need a language model, which this version does not run yet"
 FORM = ConfigDict(strict=True, allow_inf_nan=False)
 
 
@@ -141,7 +142,7 @@ def missing(id, rows, dataset, encoder):
         if tuple(keys) in held:
             continue
         if one["metric"] in ("f1", "j"):
-            reason = "F1 and J need a language model, which this version does not run yet"
+            reason = NEEDS_MODEL
         else:
             absent = one["dataset"] if one["dataset"] != dataset else one.get("encoder")
             reason = f"{paper.label(absent)} is not run in this profile"

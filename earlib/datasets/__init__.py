@@ -24,6 +24,11 @@ class Memory(NamedTuple):
     text: str
     sources: tuple = ()  # of an observation: the ids of the dialogue turns it was drawn from
 
+    @property
+    def turns(self):
+        """Ids of the dialogue turns whose content it holds."""
+        return (self.id,) if self.store == "dialogue" else self.sources
+
 
 class Query(NamedTuple):
     """One question."""
