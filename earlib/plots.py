@@ -222,15 +222,19 @@ def _not_run(axes, reported, place):
     )  # fmt: skip
 
 
-def bars(frame, x, metric, y="measured", by="variant", panel=None, labels=None):
+def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, labels=None, title=""):
     """Grouped bars with their intervals, told apart by hatching too.
+
+    A system whose inference asks a critic that sees test gold (column `sees_gold`) has a star.
 
     Parameters
     ----------
     frame : pandas.DataFrame
         One line a bar: x, y, by and, if it has them, low and high.
-    x, metric, y, by, panel, labels
+    x, metric, y, by, panel, labels, title
         As in `curves`; `x` holds names.
+    static : dict, optional
+        Levels to compare the bars with, drawn as lines: {"chance": 2.5}.
 
     Returns
     -------
@@ -238,6 +242,7 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, labels=None):
     """
     names, groups = list(dict.fromkeys(frame[x])), list(dict.fromkeys(frame[by]))
     style, width = styles(groups), 0.8 / len(groups)
+    star = {name: " *" for name in frame.loc[frame["sees_gold"].eq(True), by]} if "sees_gold" in frame else {}
     with matplotlib.rc_context(LOOK):
         figure, panels = _panels(frame, panel, height=3.1, share=True)
         for axes, part in panels.values():
@@ -245,12 +250,14 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, labels=None):
                 rows = part[part[by] == group]
                 look = {"color": style[group][0], "edgecolor": "white", "hatch": HATCHES[count % len(HATCHES)]}
                 places = np.array([names.index(name) for name in rows[x]]) + (count - (len(groups) - 1) / 2) * width
-                axes.bar(
-                    places, rows[y], width * 0.92, yerr=_sides(rows, y), label=_label(group, labels), **look, **WHISKER
-                )
+                label = _label(group, labels) + star.get(group, "")
+                axes.bar(places, rows[y], width * 0.92, yerr=_sides(rows, y), label=label, **look, **WHISKER)
+            for count, (name, level) in enumerate((static or {}).items()):
+                axes.axhline(level, color="black", linestyle=LINES[count + 1], label=_label(name, labels), zorder=3)
             axes.set_xticks(range(len(names)), [_label(name, labels) for name in names])
             axes.grid(axis="x", visible=False)
         next(iter(panels.values()))[0].set_ylabel(axis(metric))
+        _title(figure, title)
         _legend(figure, panels)
     return figure
 

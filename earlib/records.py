@@ -30,7 +30,7 @@ class Row(BaseModel, extra="allow", **FORM):
     metric: str
     n_queries: int | None = Field(None, description="questions that the value is a mean over; the fewest of a seed")
     n_queries_most: int | None = Field(None, description="the most of a seed")
-    excluded: int | None = Field(None, description="questions without any gold turn, left out; the most of a seed")
+    excluded: int | None = Field(None, description="questions without any gold memory, left out; the most of a seed")
     seeds: int | None = Field(None, description="number of seeds")
     measured: float | None = None
     std: float | None = Field(None, description="standard deviation over seeds")

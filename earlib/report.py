@@ -153,7 +153,7 @@ def caption(record, **where):
     counts = [
         _counted(run, ("n_queries", "n_queries_most"), "question{s}"),
         _counted(run, ("seeds",), "seed{s}"),
-        _counted(run, ("excluded",), "question{s} without a gold turn left out of a seed"),
+        _counted(run, ("excluded",), "question{s} without gold left out of a seed"),
     ]
     spread = ["± standard deviation over seeds"] * any(row["std"] is not None for row in run)
     spread += ["[ ] 95 % interval over questions"] * any(row["low"] is not None for row in run)

@@ -312,7 +312,7 @@ def test_table_refuses_two_rows_in_a_cell():
 def test_caption_tells_setting_counts_and_what_is_missing():
     assert report.caption(ablation()) == (
         "LoCoMo, MiniLM. LoCoMo stands in for LongMemEval, MiniLM for Contriever. 308 questions, 3 seeds, "
-        "0 questions without a gold turn left out of a seed. ± standard deviation over seeds, "
+        "0 questions without gold left out of a seed. ± standard deviation over seeds, "
         "[ ] 95 % interval over questions. Direction against "
         "Reranker + RL Update. * the critic sees test gold (noisy). – no language model."
     )

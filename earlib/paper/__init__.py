@@ -58,6 +58,9 @@ LABELS = {
     "multi-hop": "Multi Hop",
     "temporal": "Temporal",
     "open-domain": "Open Domain",
+    "all types": "All types",
+    "covered@5": "All gold turns covered",
+    "chance": "By chance",
 }
 
 
