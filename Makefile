@@ -29,8 +29,9 @@ test: $(STAMP) ## check style, run the tests, and run the committed notebooks ag
 data: $(STAMP) ## fetch the publishers' data and check it
 	$(PYTHON) -c "from earlib.datasets import download as d; print(*map(d.fetch, d.FILES), sep='\n')"
 
-report: $(STAMP) ## bring the README's tables up to results/laptop
-	$(PYTHON) -m earlib.report readme
+report: $(STAMP) ## write results/PROFILE/index.html, to read; of laptop also the README's tables
+	$(PYTHON) -m earlib.pages --profile $(PROFILE)
+	$(if $(filter laptop,$(PROFILE)),$(PYTHON) -m earlib.report readme)
 
 lab: $(STAMP) ## open the notebooks in JupyterLab; what they write goes to build/lab, not to results
 	EARLIB_RESULTS="$(CURDIR)/build/lab" $(PYTHON) -m jupyterlab notebooks

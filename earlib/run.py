@@ -587,6 +587,7 @@ def _run(names, profile, own, jobs):
     outcomes = Runner(jobs).run(plans)
     if "all" in names:
         print(summarise(outcomes))
+        print(f"to read them, each beside the paper's numbers: make report PROFILE={plans[0].profile}")
     return 1 if any(outcome.error for outcome in outcomes) else 0
 
 

@@ -378,7 +378,8 @@ def test_the_command_lines_that_the_readme_states_can_be_run():
 def test_all_goes_on_after_a_failure_and_sums_up(root, capsys, jobs):
     write_notebook(root, "broken", "1 / 0")
     assert run.main(["all", "--profile", "smoke", "--jobs", jobs]) == 1
-    *_, head, first, second = capsys.readouterr().out.splitlines()
+    *_, head, first, second, hint = capsys.readouterr().out.splitlines()
+    assert hint.endswith("make report PROFILE=smoke")
     assert head.split() == ["notebook", "seconds", "verdicts"]
     assert first.split()[0::2] == ["broken", "FAILED"]
     assert second.split()[0] == "plain" and second.endswith("2 agrees, 1 differs")
@@ -394,7 +395,7 @@ def test_what_reads_the_records_of_others_runs_when_all_are_finished_or_failed(r
     assert list(run.sources()) == ["plain", "slow", "zz_broken", "claims"]
     assert run.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 1
     assert outputs(root / "results" / "smoke" / "claims.ipynb") == "['plain.json', 'slow.json']\n"
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-4:]] == list(run.sources())
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-5:-1]] == list(run.sources())
 
 
 def test_records_can_be_read_from_another_place_than_results_go_to(root, monkeypatch, tmp_path_factory):

@@ -1,0 +1,451 @@
+"""The report: what its pages hold, that they need no network, and what they say of results that are not whole."""
+
+import json
+import re
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+
+import nbformat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nbformat import v4
+
+from earlib import pages, paths, records, run
+
+REPOSITORY = paths.ROOT
+SMOKE = paths.reference() / "smoke"
+IDS = ["tab01_dataset_stats", "tab03_ablation", "fig03_sample_efficiency"]  # in the order of the report
+OWN = "fig03_sample_efficiency--seeds-1"
+MATHML = {
+    "math", "mrow", "mi", "mn", "mo", "mtext", "mspace", "msub", "msup", "msubsup", "munder", "mover", "munderover",
+    "mfrac", "msqrt", "mroot", "mtable", "mtr", "mtd", "mstyle", "mpadded", "mphantom", "mmultiscripts", "mprescripts",
+}  # of MathML Core, which browsers set
+
+
+class Page(HTMLParser):
+    """What a page asks for and how it is built."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.headings, self.links, self.loads, self.ids, self.words = [], [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.tags.append((tag, attributes))
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag == "a":
+            self.links.append(attributes["href"])
+        self.loads += [attributes[key] for key in ("src", "srcset", "data", "poster") if key in attributes]
+        self.loads += [attributes["href"]] if tag == "link" else []
+        self.ids += [attributes["id"]] if "id" in attributes else []
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1][0] != "style":
+            self.words.append(data)
+
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    def says(self, text):
+        """Whether it holds a text, however it is marked up."""
+        return "".join(text.replace("`", "").split()) in "".join(self.text().split())
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository with three notebooks, and their results in the profile smoke."""
+    shutil.copytree(REPOSITORY / "notebooks" / "profiles", tmp_path / "notebooks" / "profiles")
+    (tmp_path / "notebooks" / "profiles" / "smoke.yaml").write_text('title: "Smoke: made dialogues"\n')
+    (tmp_path / "results" / "smoke").mkdir(parents=True)
+    for file in SMOKE.iterdir():
+        if file.stem in IDS:
+            shutil.copy(file, tmp_path / "results" / "smoke")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setenv("EARLIB_RESULTS", str(tmp_path / "results"))
+    for id in IDS:
+        notebook = read(id)
+        notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.update(outputs=[], execution_count=None)
+        nbformat.write(notebook, tmp_path / "notebooks" / f"{id}.ipynb")
+    return tmp_path
+
+
+def folder():
+    return paths.results() / "smoke"
+
+
+def read(id):
+    return nbformat.read(folder() / f"{id}.ipynb", as_version=4)
+
+
+def change(id, edit):
+    notebook = read(id)
+    edit(notebook)
+    nbformat.write(notebook, folder() / f"{id}.ipynb")
+
+
+def change_record(id, edit, to=None):
+    record = json.loads((folder() / f"{id}.json").read_text())
+    edit(record)
+    (folder() / f"{to or id}.json").write_text(json.dumps(record))
+
+
+def remarks(id):
+    """What the report says of an entry."""
+    (entry,) = [entry for entry in pages.read(folder()) if entry.id == id]
+    return "\n".join(entry.remarks)
+
+
+# -- whole results
+
+
+def test_a_report_of_whole_results(root, capsys):
+    assert pages.main(["--profile", "smoke"]) is None
+    out = capsys.readouterr().out
+    assert out == f"{folder() / 'index.html'}: 3 pages; notebooks missing: 0\n"
+    made = {file.stem: Page(file.read_text()) for file in folder().glob("*.html")}
+    assert set(made) == {"index", *IDS}
+    assert [link for link in made["index"].links if link in [f"{id}.html" for id in IDS]][::2] != []
+    for id in IDS:
+        assert f"{id}.html" in made["index"].links
+        assert {"index.html", f"{id}.ipynb", f"{id}.json"} <= set(made[id].links)
+    first, second, third = (made[id].links for id in IDS)
+    assert f"{IDS[1]}.html" in first and f"{IDS[2]}.html" not in first
+    assert {f"{IDS[0]}.html", f"{IDS[2]}.html"} <= set(second)
+    assert f"{IDS[1]}.html" in third
+    assert "Not made yet" not in made["index"].text()
+
+
+def test_a_page_loads_nothing_from_elsewhere_and_can_be_read_by_anyone(root):
+    pages.write(folder())
+    for file in folder().glob("*.html"):
+        text = file.read_text()
+        page = Page(text)
+        tags = Counter(tag for tag, _ in page.tags)
+        assert not tags["script"] and not tags["iframe"] and "@import" not in text and "url(" not in text
+        assert all(load.startswith("data:") or (folder() / load).exists() for load in page.loads)
+        assert all(link.startswith(("#", "http")) or (folder() / link).exists() for link in page.links)
+        assert ("html", {"lang": "en"}) in page.tags and tags["main"] == 1 and tags["title"] == 1
+        assert page.headings[0] == 1 and page.headings.count(1) == 1
+        assert all(after <= before + 1 for before, after in zip(page.headings, page.headings[1:], strict=False))
+        assert len(page.ids) == len(set(page.ids)), file
+        pictures = [attributes for tag, attributes in page.tags if tag == "img"]
+        assert all(len(picture["alt"]) > 10 and "No description" not in picture["alt"] for picture in pictures)
+        assert str(root) not in text
+    boxes = sum("scroll" in attributes.get("class", "") and tag == "div" for tag, attributes in page.tags)
+    assert boxes == tags["table"] > 0
+
+
+def test_the_same_results_give_the_same_bytes(root):
+    def made():
+        pages.write(folder())
+        return {file.name: file.read_bytes() for file in folder().iterdir()}
+
+    first = made()
+    assert made() == first
+    assert {name for name in first if name.startswith(".")} == set()
+
+
+def test_figures_are_thumbnails_and_parameters_one_click_away(root):
+    pages.write(folder())
+    page = Page((folder() / "index.html").read_text())
+    thumbnails = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
+    assert thumbnails == ["tab03_ablation.png", "fig03_sample_efficiency.png"]
+    assert "Dialogue Turns" in page.text()  # a table without a figure shows rows
+    record = records.load("tab03_ablation", "smoke")
+    assert Counter(tag for tag, _ in page.tags)["details"] >= 1 + len(IDS)
+    assert record["provenance"]["dataset"] in page.text() and record["provenance"]["packages"]["torch"] in page.text()
+
+
+def ablation(id="tab03_ablation", title="Ablation"):
+    there = {"id": "tab03", "dataset": "longmemeval", "encoder": "contriever"}
+    value = {"measured": 45.04, "std": 0.8, "low": 41.0, "high": 50.0, "n_queries": 308, "seeds": 3}
+    better = {"compared_with": "rmm", "difference": 14.0, "difference_low": 10.0, "difference_high": 18.0}
+    rows = [
+        records.row("locomo", "minilm", "rmm", "recall@5", against=there, rounds=4, **value),
+        records.row("locomo", "minilm", "ear", "recall@5", against=there, rounds=4, sees_gold=True, **value, **better),
+        records.row("locomo", "minilm", "ear", "hitrate@5", rounds=4, measured=1.0),
+    ]
+    source = {"dataset": "d", "encoder": "e", "packages": {"earlib": pages.__version__}, "commit": None}
+    return records.record(id, title, "smoke", {"seeds": 3}, source, rows)
+
+
+def test_measured_stands_beside_reported(root):
+    records.save(ablation())
+    pages.write(folder())
+    text = Page((folder() / "index.html").read_text()).text()
+    assert "EAR 45.0 ± 0.8 [41.0, 50.0] * 80.28 ⇈ same direction" in text
+    assert "Recall@5 (%) measured paper verdict" in text  # what all lines have in common stands at their head
+    assert "MiniLM for Contriever" in text and records.SEES_GOLD in text
+
+
+def test_rows_that_differ_in_a_further_key_say_so():
+    record = ablation()
+    record["rows"] = [records.Row.model_validate(row).model_dump() for row in record["rows"]]
+    record["rows"][1]["rounds"] = 8
+    shown = pages._shown(record, True)
+    assert [line[0] for line in shown["lines"]] == [
+        "Reranker + RL Update, Exploration rounds 4", "EAR, Exploration rounds 8",
+    ]  # fmt: skip
+    assert shown["counts"] == [("same direction", 1), ("another setting", 1), ("not in the paper", 1)]
+
+
+def test_every_recorded_verdict_has_its_colour_sign_and_meaning():
+    held = {
+        row["verdict"]
+        for file in paths.reference().glob("*/*.json")
+        for row in json.loads(file.read_text())["rows"]
+    }  # fmt: skip
+    assert held <= set(pages.VERDICTS)
+    assert "plain" in pages.badge("<b>") and "&lt;b&gt;" in pages.badge("<b>")
+    for verdict in pages.VERDICTS:
+        assert verdict in pages.badge(verdict) and f"{verdict}<" in pages._decorated(f"<td>{verdict}</td>")
+
+
+@pytest.mark.parametrize("scheme", [0, 1])  # light, dark
+def test_verdicts_can_be_read_on_their_ground(scheme):
+    css = pages._templates().loader.get_source(pages._templates(), "style.css")[0]
+    schemes = css.split("@media (prefers-color-scheme: dark)")
+    colours = [dict(re.findall(r"--([\w-]+): #(\w+)", part)) for part in schemes]
+    colour = {**colours[0], **(colours[1] if scheme else {})}
+
+    def light(name):
+        digits = colour[name] if len(colour[name]) == 6 else "".join(digit * 2 for digit in colour[name])
+        parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    pairs = [(kind, f"{kind}-ground") for kind in ("good", "near", "bad", "open")]
+    pairs += [("ink", ground) for ground in ("ground", "card", "plain-ground")]
+    pairs += [("soft", "ground"), ("soft", "card"), ("link", "card")]
+    pairs += [(one, "tint") for one in ("comment", "keyword", "string", "number")]
+    for ink, ground in pairs:
+        darker, lighter = sorted((light(ink), light(ground)))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (ink, ground)  # WCAG 2, level AA
+
+
+def test_titles_cannot_break_a_page(root):
+    records.save(ablation(title="<script>alert(1)</script> & more"))
+    pages.write(folder())
+    for name in ("index", "tab03_ablation"):
+        page = Page((folder() / f"{name}.html").read_text())
+        assert "script" not in [tag for tag, _ in page.tags] and "<script>alert(1)</script> & more" in page.text()
+
+
+# -- formulas
+
+
+def formulas(source):
+    """Formulas of a Markdown cell, found apart from nbconvert's rules."""
+    bare = re.sub(r"`[^`]*`", "", source).replace(r"\$", "")
+    return re.findall(r"\$\$.+?\$\$|\$[^$]+\$|\\begin\{\w+\*?\}.+?\\end", bare, re.DOTALL)
+
+
+@pytest.mark.parametrize("name", run.sources())
+def test_every_formula_of_the_notebooks_is_set(name):
+    for cell in nbformat.read(run.sources()[name], as_version=4).cells:
+        if cell.cell_type == "markdown":
+            text = pages.markdown(cell.source)
+            assert "unset" not in text and "$" not in Page(text).text(), cell.source
+            assert text.count("<math") == len(formulas(cell.source)), cell.source
+            for math in re.findall(r"<math.*?</math>", text, re.DOTALL):
+                page = Page(math)
+                assert {tag for tag, _ in page.tags} <= MATHML
+                assert page.text() and "\\" not in page.text()
+
+
+@given(st.text(), st.booleans())
+def test_whatever_stands_for_a_formula_is_escaped(body, displaystyle):
+    text = pages._Renderer()._formula(body, displaystyle)
+    assert {tag for tag, _ in Page(text).tags} <= MATHML | {"code"}
+
+
+def test_a_formula_that_cannot_be_set_stays_latex_and_is_told(root):
+    assert pages.markdown(r"$\frac{1}{2}$").count("<mfrac>") == 1
+    assert r">\nonsense{x &lt; 1}</code>" in pages.markdown(r"$\nonsense{x < 1}$")
+    change(IDS[0], lambda notebook: notebook.cells.append(v4.new_markdown_cell(r"$\nonsense{x}$")))
+    _, entries = pages.write(folder())
+    assert entries[0].remarks[-1] == "Formulas that cannot be set and stand as LaTeX: 1"
+    for name in ("index", IDS[0]):
+        page = Page((folder() / f"{name}.html").read_text())
+        assert len(entries[0].remarks) == 2 and all(map(page.says, entries[0].remarks))
+
+
+# -- results that are not whole
+
+
+def test_half_the_notebooks_missing(root, capsys):
+    for id in IDS[1:]:
+        (folder() / f"{id}.ipynb").unlink()
+    (folder() / f"{IDS[2]}.json").unlink()
+    assert pages.main(["--profile", "smoke"]) is None
+    out, index = capsys.readouterr().out, Page((folder() / "index.html").read_text())
+    assert index.says("Not made yet: 2 notebooks")
+    for id in IDS[1:]:
+        assert f"missing: {id}; make it with `make {id} PROFILE=smoke`\n" in out
+        assert index.says(f"make {id} PROFILE=smoke")
+    assert "1 pages; notebooks missing: 2" in out
+    told = "There is no executed notebook `tab03_ablation.ipynb`; run `make tab03_ablation PROFILE=smoke`"
+    assert f"tab03_ablation: {told}\n" in out and index.says(told)  # its record is shown all the same
+    assert "tab03_ablation.html" not in index.links and IDS[2] not in [entry.id for entry in pages.read(folder())]
+
+
+def test_without_results_the_next_step_is_named(root):
+    shutil.rmtree(folder())
+    with pytest.raises(SystemExit, match="holds no results yet; make them with `make reproduce PROFILE=smoke`"):
+        pages.main(["--profile", "smoke"])
+    with pytest.raises(SystemExit, match="unknown profile 'smok', did you mean 'smoke'"):
+        pages.main(["--profile", "smok"])
+
+
+def at(place, **values):
+    return lambda notebook: notebook.cells[place].update(values)
+
+
+def parameters(**values):
+    return lambda notebook: notebook.metadata.papermill.parameters.update(values)
+
+
+def failed(notebook):
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    cell.outputs = [v4.new_output("error", ename="E", evalue="e", traceback=[])]
+
+
+def emptied(notebook):
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+
+
+@pytest.mark.parametrize("edit, told", [
+    (at(0, source="# Table 3: better"), "edited by hand: cell `tab03-00`"),
+    (lambda notebook: notebook.cells.pop(1), "edited by hand: it lacks `tab03-01`"),
+    (lambda notebook: notebook.cells.append(v4.new_code_cell("1", id="more")), "edited by hand: cell `more`"),
+    (at(3, source="# Parameters\nseeds = 99\n"), "its parameters were edited by hand"),
+    (at(3, source="import os"), "its parameters were edited by hand"),
+    (parameters(seeds=99), "its parameters were edited by hand"),
+    (parameters(seeds=99), "The record is of other parameters than the notebook: seeds"),
+    (parameters(name="tab02_main_results"), "not run under this name and profile"),
+    (emptied, "was not executed: it has no outputs"),
+    (failed, "stopped at an error"),
+])  # fmt: skip
+def test_a_notebook_that_is_not_its_source_run(root, edit, told):
+    assert remarks("tab03_ablation") == ""
+    change("tab03_ablation", edit)
+    assert told in remarks("tab03_ablation")
+    assert "make tab03_ablation PROFILE=smoke" in remarks("tab03_ablation")
+    assert remarks(IDS[0]) == remarks(IDS[2]) == ""
+
+
+cells = st.lists(st.sampled_from(["a", "b", "c"]).map(v4.new_code_cell), max_size=5)
+
+
+@given(cells, cells)
+def test_a_difference_in_any_cell_is_found(executed, source):
+    same = [cell.source for cell in executed] == [cell.source for cell in source]
+    assert (pages._differing(executed, source) == "") == same
+
+
+def test_a_notebook_whose_source_is_gone(root):
+    (root / "notebooks" / "tab03_ablation.ipynb").unlink()
+    assert "has no source `notebooks/tab03_ablation.ipynb` any more" in remarks("tab03_ablation")
+
+
+@pytest.mark.parametrize("content, told", [
+    ('{"cells": [', "`tab03_ablation.ipynb` is not a notebook (NotJSONError"),
+    ("{}", "is not a notebook"),
+    ('{"cells": 3, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "is not a notebook"),
+    ("\0", "is not a notebook"),
+])  # fmt: skip
+def test_a_file_that_is_no_notebook(root, content, told):
+    (folder() / "tab03_ablation.ipynb").write_text(content)
+    assert told in remarks("tab03_ablation") and remarks(IDS[0]) == remarks(IDS[2]) == ""
+    assert [entry.page for entry in pages.read(folder())] == [f"{IDS[0]}.html", None, f"{IDS[2]}.html"]
+
+
+def test_cells_that_share_an_id_are_refused(root):
+    """They would be given random ones, and the page would differ from time to time."""
+    notebook = json.loads((folder() / "tab03_ablation.ipynb").read_text())
+    notebook["cells"][1]["id"] = notebook["cells"][0]["id"]
+    (folder() / "tab03_ablation.ipynb").write_text(json.dumps(notebook))
+    assert "is not a notebook (DuplicateCellId" in remarks("tab03_ablation")
+
+
+def test_a_record_of_another_version_or_profile(root):
+    change_record("tab03_ablation", lambda record: record.update(profile="laptop"))
+    assert "The record is of the profile laptop, not smoke; run `make tab03_ablation" in remarks("tab03_ablation")
+    change_record("tab03_ablation", lambda record: record["provenance"]["packages"].update(earlib="0.0.1"))
+    assert f"The record is of earlib 0.0.1, this is {pages.__version__}; run" in remarks("tab03_ablation")
+    change_record("tab03_ablation", lambda record: record.update(provenance={}))
+    assert "The record is of earlib None" in remarks("tab03_ablation")
+
+
+@pytest.mark.parametrize("edit, told", [
+    (lambda text: text[:200], "tab03_ablation.json: not JSON"),
+    (lambda text: "[]", "the whole"),
+    (lambda text: text.replace('"metric": "recall@5"', '"metric": 5', 1), "rows.0.metric"),
+    (lambda text: text.replace('"id": "tab03_ablation"', '"id": "tab02"'), "id: expected tab03_ablation, found tab02"),
+])  # fmt: skip
+def test_a_broken_record_is_named_and_the_rest_goes_on(root, edit, told):
+    file = folder() / "tab03_ablation.json"
+    file.write_text(edit(file.read_text()))
+    said = remarks("tab03_ablation")
+    assert "The record is broken and left out. tab03_ablation.json: " in said
+    assert told in said and str(root) not in said
+    if "JSON" in told:
+        index, _ = pages.write(folder())
+        assert Page(index.read_text()).says(said) and (folder() / "tab03_ablation.html").exists()
+        assert (folder() / f"{IDS[2]}.html").exists()
+
+
+def test_a_missing_record_is_told(root):
+    (folder() / "tab03_ablation.json").unlink()
+    assert "There is no record `tab03_ablation.json`" in remarks("tab03_ablation")
+
+
+def test_own_runs_have_a_section_of_their_own(root):
+    shutil.copy(folder() / f"{IDS[2]}.ipynb", folder() / f"{OWN}.ipynb")
+    values = {"seeds": 1, "name": OWN}
+    change(OWN, lambda notebook: notebook.metadata.papermill.parameters.update(values))
+    given = read(OWN).metadata.papermill.parameters
+    injected = "# Parameters\n" + "\n".join(f"{key} = {value!r}" for key, value in given.items())
+    change(OWN, lambda notebook: notebook.cells[3 if "inj" in notebook.cells[3].id else 2].update(source=injected))
+    change_record(IDS[2], lambda record: record.update(id=OWN) or record["parameters"].update(seeds=1), to=OWN)
+    for name in (OWN, f"{OWN}_slates", f"{IDS[2]}_more"):
+        shutil.copy(folder() / f"{IDS[2]}.png", folder() / f"{name}.png")
+    assert remarks(OWN) == ""
+    entries = pages.read(folder())
+    assert [entry.id for entry in entries] == [*IDS, OWN]
+    assert entries[-1].pictures == [f"{OWN}.png", f"{OWN}_slates.png"]
+    assert entries[-2].pictures == [f"{IDS[2]}.png", f"{IDS[2]}_more.png"]
+    index, _ = pages.write(folder())
+    text = Page(index.read_text()).text()
+    assert text.index(pages.OWN) > text.index("Figures") and "sample efficiency, with seeds 1" in text
+    assert pages.missing(folder()) == []
+
+
+def test_the_order_is_tables_figures_and_the_rest():
+    names = ["claims", "fig02_a", "sensitivity", "tab10_b", "controls", "tab02_c", "tab02_c--seeds-1"]
+    order = ["tab02_c", "tab10_b", "fig02_a", "controls", "sensitivity", "claims", "tab02_c--seeds-1"]
+    assert sorted(names, key=pages._place) == order
+
+
+def test_a_page_whose_result_is_gone_goes_and_other_files_stay(root):
+    pages.write(folder())
+    (folder() / "notes.html").write_text("<p>mine")
+    for kind in ("ipynb", "json", "png", "svg"):
+        (folder() / f"{IDS[2]}.{kind}").unlink()
+    pages.write(folder())
+    assert {file.stem for file in folder().glob("*.html")} == {"index", "notes", *IDS[:2]}
+
+
+def test_two_rows_of_one_name_are_a_broken_record(root):
+    records.save(ablation())
+    change_record("tab03_ablation", lambda record: record["rows"].append(record["rows"][0]))
+    assert "The record is broken and left out. record tab03_ablation: two rows in the cell" in remarks("tab03_ablation")
