@@ -69,10 +69,9 @@ def differences(record, index=("variant",), **where):
 
     Parameters and result as in `table`, a line a row that has a difference.
     """
-    lines = []
-    for row in _rows(record, where):
-        if row.get("difference") is None:
-            continue
+    lines, rows = [], [row for row in _rows(record, where) if row.get("difference") is not None]
+    unit = " (points)" if all(paper.unit(row["metric"]) == "%" for row in rows) else ""
+    for row in rows:
         against = row.get("compared_with")
         other = next((one for one in record["rows"] if against and key_of(one) == key_of({**row, **against})), {})
         theirs = [one.get("reported") for one in (row, other)]
@@ -81,7 +80,7 @@ def differences(record, index=("variant",), **where):
         lines.append({
             **{key.replace("_", " "): _label(row, key) for key in index},
             "against": _keys_named(against) if against else "",
-            "difference (points)": shown,
+            f"difference{unit}": shown,
             "over conversations": _span(row.get("difference_scope_low"), row.get("difference_scope_high")),
             "p": "" if row.get("p_holm") is None else _p(row["p_holm"]),
             "in the paper": "" if None in theirs else f"{theirs[0] - theirs[1]:+.1f}",
