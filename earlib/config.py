@@ -142,3 +142,43 @@ VARIANTS = {
         {"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0, "replay_size": 0},
     ),
 }
+
+
+class Reading(NamedTuple):
+    """One way to read the paper, or to depart from it, where it leaves a choice."""
+
+    option: str  # the question that the paper leaves open
+    choice: str  # this answer to it
+    changes: dict = {}  # of Config's defaults
+    setting: dict = {}  # of the setting's
+    rates: tuple = ()  # the learning rate of each learner is chosen among these, on training questions
+    concerns: tuple = ("rmm", "explorer_training", "buffer_training", "ear_adapter", "explorer_test", "ear")
+
+
+ADAM_RATES, SGD_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (0.1, 1.0, 10.0)
+_REPLAY = ("buffer_training", "ear_adapter", "ear")
+_TRAINED = ("rmm", "explorer_training", "buffer_training", "ear_adapter", "ear")
+READINGS = (
+    Reading("as everywhere else", "default"),
+    Reading("update rule", "the printed gradient step", {"optimizer": "sgd"}, concerns=_TRAINED),
+    Reading("update rule", "gradient step, rate tuned", {"optimizer": "sgd"}, rates=SGD_RATES, concerns=_TRAINED),
+    Reading("update rule", "Adam, rate tuned", rates=ADAM_RATES, concerns=_TRAINED),
+    Reading("start of W", "normal, 0.01", {"init": "normal"}),
+    Reading("batch", "an update a query", {"batch_size": 1}, concerns=_TRAINED),
+    Reading("adapted embeddings", "not normalised", {"normalise": False}),
+    Reading("p of a slate", "softmax of noisy scores", {"likelihood": "noisy"}, concerns=_TRAINED),
+    Reading("p of a slate", "Plackett-Luce", {"likelihood": "plackett-luce"}, concerns=_TRAINED),
+    Reading("bandit statistics", "reset at each call", {"statistics": "reset"}),
+    Reading("slate returned", "after round T", {"test_slate": "after"}, concerns=("explorer_test", "ear")),
+    Reading("citations aggregated", "over T rounds", {"aggregate": "rounds"}, concerns=_REPLAY),
+    Reading("unseen candidates", "left out", {"unseen": "left out"}, concerns=_REPLAY),
+    Reading("replay slate", "z / tau + g", {"replay_slate": "scaled"}, concerns=_REPLAY),
+    Reading("replay slate", "from softmax((z + g) / tau)", {"replay_slate": "softmax"}, concerns=_REPLAY),
+    Reading("replay from", "current query included", {"replay_current": True}, concerns=_REPLAY),
+    Reading("RMM at test time", "with Gumbel noise", {"test_noise": True}, concerns=("rmm", "buffer_training")),
+    Reading("false positives", "one rate for all slates", {"errors": "global"}),
+    Reading("false positives", "once per query and memory", {"errors": "persistent"}),
+    Reading("split", "by conversation", setting={"split": "conversation"}),
+    Reading("text of a turn", "without captions", setting={"captions": False}),
+    Reading("text of a turn", "with its date", setting={"dates": True}),
+)

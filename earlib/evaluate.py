@@ -184,14 +184,15 @@ def only(values, queries, wanted):
     queries : numpy.ndarray
         Question numbers, `[R, E]`.
     wanted : numpy.ndarray
-        Which questions, bool by number, `[N]`.
+        Which questions, bool by number, `[N]`, or by seed and number, `[R, N]`.
 
     Returns
     -------
     values, queries : numpy.ndarray
         Of the same shapes, with NaN and -1 in the place of the others.
     """
-    kept = wanted[queries] & (queries >= 0)
+    of_seed = np.broadcast_to(wanted, (len(queries), wanted.shape[-1]))
+    kept = np.take_along_axis(of_seed, queries.clip(min=0), 1) & (queries >= 0)
     return np.where(kept, values, np.nan), np.where(kept, queries, -1)
 
 
@@ -290,7 +291,7 @@ def _permuted(gap, queries):
     """p of the permutation test; questions without a difference are the same under every permutation."""
     total, _ = _totals(gap, queries)
     total = total[np.abs(total) > 1e-12]
-    if not len(total):
+    if len(total) < 2:  # one change of sign leaves the size of the difference as it is
         return 1.0
 
     def mean(total, axis):

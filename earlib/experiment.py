@@ -16,7 +16,7 @@ from pydantic import Field
 
 from earlib import candidates as first_stage
 from earlib import datasets, draws, evaluate, paths
-from earlib.config import VARIANTS, Checked, Config
+from earlib.config import READINGS, VARIANTS, Checked, Config
 from earlib.critic import SimulatedCritic
 from earlib.learner import Learner
 from earlib.ranking import best
@@ -145,7 +145,7 @@ def run(setting, config):
     -------
     Run
     """
-    found = _candidates(setting, config.depth)
+    config, found = _relevant(config), _candidates(setting, config.depth)
     key = _key(setting, config, found)
     path = paths.cache() / "runs" / f"{key}.npz"
     cached = _load(path, key)
@@ -163,6 +163,14 @@ def run(setting, config):
     result = _merge([parts[seed] for seed in range(setting.seeds)])
     _store(path, key, result)
     return result
+
+
+def _relevant(config):
+    """The configuration without the choices that say nothing where nothing is replayed: equal systems run once."""
+    if config.replay_size:
+        return config
+    silent = ("replay_weight", "replay_choice", "replay_current", "replay_slate", "unseen", "aggregate")
+    return config.model_copy(update={name: Config.model_fields[name].default for name in silent})
 
 
 def _run_group(setting, config, found, seeds, train, evaluation):
@@ -489,7 +497,7 @@ def curve(setting, name, **changes):
 
 
 def tuned_rate(setting, name, rates, **changes):
-    """The learning rate of a variant with the best Recall@5 on a part of the training questions kept for that.
+    """The learning rate whose adapter has the best Recall@5 on a part of the training questions kept for that.
 
     Parameters
     ----------
@@ -511,13 +519,73 @@ def tuned_rate(setting, name, rates, **changes):
     reached = {}
     for rate in rates:
         try:
-            values, queries, _ = run_variant(kept_apart, name, **changes, learning_rate=rate)
+            result = run(kept_apart, Config(**{**VARIANTS[name].changes, **changes, "learning_rate": rate}))
         except FloatingPointError:
             continue
-        reached[rate] = evaluate.summary(values[0], queries)["measured"]
+        reached[rate] = evaluate.summary(result.adapter[-1, 0], result.queries)["measured"]
     if not reached:
         raise FloatingPointError(f"{name} diverges at every learning rate of {rates}; add smaller ones")
     return max(reached, key=reached.get), reached
+
+
+def shares_gold(setting):
+    """Which questions share a gold turn with a training question of a seed, bool `[R, N]`."""
+    asked = benchmark(setting.dataset).asked
+    shares = np.zeros((setting.seeds, len(asked)), bool)
+    for seed in range(setting.seeds):
+        train, _ = split([query.scope for query in asked], setting, seed)
+        seen = {turn for number in train for turn in asked[number].gold}
+        shares[seed] = [not seen.isdisjoint(query.gold) for query in asked]
+    return shares
+
+
+def under(setting, reading, names, baseline=None):
+    """Recall@5 of some systems under one reading of the paper, each against the same system under the default one.
+
+    Parameters
+    ----------
+    setting : Setting
+    reading : config.Reading
+    names : sequence of str
+        Keys of `config.VARIANTS`, or controls.
+    baseline : str, optional
+        Compare with this system under the same reading instead.
+
+    Returns
+    -------
+    list of dict
+        Rows as in `rows`, with the further keys `option` and `choice`. A system that diverges under the reading has
+        a row without a value. Where the questions differ from the default's (another split) there is no difference.
+    """
+    of_reading = Setting(**{**setting.model_dump(), **reading.setting})
+    keys = {"option": reading.option, "choice": reading.choice}
+
+    def reached(name, reading, setting):
+        if name not in VARIANTS:
+            return run_control(setting, name)
+        changes = dict(reading.changes)
+        if reading.rates:
+            changes["learning_rate"], _ = tuned_rate(setting, name, reading.rates, **changes)
+        return run_variant(setting, name, **changes)
+
+    made = []
+    for name in names:
+        try:
+            values, queries, _ = reached(name, reading, of_reading)
+            if baseline:
+                against = reached(baseline, reading, of_reading)
+            else:
+                against = reached(name, READINGS[0], setting)
+        except FloatingPointError as error:
+            reason = str(error).partition(" (")[0]
+            told = {"dataset": setting.dataset, "encoder": setting.encoder, "split": of_reading.split}
+            made.append({**told, "variant": name, "metric": "recall@5", **keys, "measured": None, "reason": reason})
+            continue
+        paired = reading != READINGS[0] or baseline
+        same = paired and np.array_equal(queries, against.queries)
+        seen = {"sees_gold": name in VARIANTS and VARIANTS[name].explorer}
+        made += rows(of_reading, name, values[:1], queries, against.values[:1] if same else None, **keys, **seen)
+    return made
 
 
 def rows(setting, variant, values, queries, baseline=None, *, measures=evaluate.MEASURES, scale=100, **keys):

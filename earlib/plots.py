@@ -5,6 +5,7 @@ Figures are drawn from plain frames whose columns carry the names of a record's 
 
 import io
 import math
+import textwrap
 
 import matplotlib
 import numpy as np
@@ -34,6 +35,11 @@ STYLES = {
     "explorer_test": (COLOURS[5], (0, (3, 1.5, 1, 1.5)), "v"),
     "retriever": (GREY, (0, (1, 1.5)), "x"),
 }
+
+# Colour and hatch of the verdicts on claims.
+VERDICTS = {
+    "supported": (COLOURS[0], ""), "not supported": (COLOURS[3], "///"), "not decidable": ("#cccccc", "..."),
+}  # fmt: skip
 
 LOOK = {
     # A reader's own settings never change a committed figure.
@@ -75,8 +81,9 @@ def styles(names):
 
 
 def curves(
-    frame, x, metric="recall@5", y="measured", band="std", by="variant", panel=None, static=None, labels=None, title=""
-):
+    frame, x, metric="recall@5", y="measured", band="std", by="variant", panel=None, static=None, labels=None, title="",
+    log=False,
+):  # fmt: skip
     """Curves of a measure, one a system: the mean as a line, mean ± band as an area.
 
     Parameters
@@ -100,6 +107,8 @@ def curves(
         Names for the legend where they differ from `paper.label`.
     title : str, optional
         What the picture shows, for readers who meet it alone.
+    log : bool
+        Whether the horizontal axis is logarithmic.
 
     Returns
     -------
@@ -122,7 +131,10 @@ def curves(
                     colour, dash, _ = style[name]
                     axes.axhline(level, color=colour, linestyle=dash, label=_label(name, labels), zorder=2)
             axes.set_xlabel(axis(x))
-            axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4))
+            if log:
+                axes.set_xscale("log")
+            else:
+                axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4))
             axes.margins(x=0.02)
         next(iter(panels.values()))[0].set_ylabel(axis(metric))
         _title(figure, title)
@@ -145,7 +157,9 @@ def _curve(axes, line, x, y, band, style, label):
         axes.fill_between(at, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0, zorder=1)
 
 
-def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None, paper_label="paper", title=""):
+def intervals(
+    frame, y="variant", panel=None, by=None, metric=None, labels=None, paper_label="paper", title="", zero=False
+):
     """Measured values with their intervals, a system a line, and the paper's values as hollow marks beside them.
 
     A system whose inference asks a critic that sees test gold (column `sees_gold`) has a star.
@@ -169,6 +183,8 @@ def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None,
         Legend of the hollow marks, with the setting if it is another one.
     title : str, optional
         What the picture shows, for readers who meet it alone.
+    zero : bool
+        Whether a line marks zero, for differences.
 
     Returns
     -------
@@ -188,6 +204,8 @@ def intervals(frame, y="variant", panel=None, by=None, metric=None, labels=None,
                 label = "measured, 95 % interval" if by is None else _label(row[by], labels)
                 _interval(axes, row, place, style[row[by] if by else None], label, paper_label)
             axes.margins(x=0.08)
+            if zero:
+                axes.axvline(0, color=GREY, linestyle="--", linewidth=1, zorder=1)
             for row, place in rows:
                 if math.isnan(_float(row["measured"])):
                     _not_run(axes, _float(row.get("reported")), place)
@@ -262,10 +280,112 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
     return figure
 
 
+def moves(frame, y, by, panel, label, labels=None, title=""):
+    """Where values move: a hollow mark before, a filled one after, and an arrow between, a line each.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One line a move: y, by, panel, `before`, `after` and `std`, the deviation of `after`, which may be missing.
+    y : str
+        Column that names the lines, from top to bottom.
+    by : str
+        Column of the groups, told apart by colour and marker.
+    panel : str
+        Column whose values get a panel each, side by side and on one scale.
+    label : str
+        Of the horizontal axis.
+    labels : dict, optional
+        Names where they differ from `paper.label`.
+    title : str, optional
+        What the picture shows, for readers who meet it alone.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    names, style = list(dict.fromkeys(frame[y])), styles(frame[by])
+    spread = frame["std"].fillna(0)
+    ends = [frame["before"], frame["after"] - spread, frame["after"] + spread]
+    low, high = min(end.min() for end in ends), max(end.max() for end in ends)
+    with matplotlib.rc_context(LOOK):
+        figure, panels = _panels(frame, panel, 1.3 + 0.22 * len(names), share=True)
+        for key, (axes, part) in panels.items():
+            for group, rows in part.groupby(by, sort=False):
+                colour, _, marker = style[group]
+                at = [names.index(name) for name in rows[y]]
+                hollow = {"marker": marker, "linestyle": "", "color": colour, "markerfacecolor": "white"}
+                axes.plot(rows["before"], at, **hollow, label=f"{_label(group, labels)}, before", zorder=3)
+                look = {"color": colour, "marker": marker, "linestyle": "", "elinewidth": 0.8, "capsize": 2}
+                shown = f"{_label(group, labels)}, after"
+                axes.errorbar(rows["after"], at, xerr=rows["std"].fillna(0), **look, label=shown, zorder=4)
+                for start, end, place in zip(rows["before"], rows["after"], at, strict=True):
+                    arrow = {"arrowstyle": "->", "color": colour, "shrinkA": 2, "shrinkB": 2}
+                    axes.annotate("", (end, place), (start, place), arrowprops=arrow, zorder=2)
+            axes.axvline(0, color=GREY, linewidth=0.8, zorder=1)
+            axes.set_title(_label(key, labels))
+            axes.set_xlim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+            axes.grid(axis="y", visible=False)
+        axes.set_yticks(range(len(names)), [_label(name, labels) for name in names])
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        figure.supxlabel(label, fontsize=LOOK["font.size"])
+        next(iter(panels.values()))[0].set_ylabel(axis(y))
+        _title(figure, title)
+        _legend(figure, panels)
+    return figure
+
+
 def _sides(rows, y):
     if not {"low", "high"} <= set(rows) or rows["low"].isna().all():
         return None
     return np.array([rows[y] - rows["low"], rows["high"] - rows[y]], float).clip(min=0)
+
+
+def strips(frame, y, x, by="verdict", panel=None, title=""):
+    """Counts laid end to end, a strip a line, with the number in each piece; told apart by hatching too.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One line a piece: the columns y, x, by and panel.
+    y : str
+        Column that names the strips, from top to bottom.
+    x : str
+        Column of the counts; names the axis.
+    by : str
+        Column of the pieces, names in `VERDICTS`, laid in its order.
+    panel : str, optional
+        Column whose values get a panel each, side by side.
+    title : str, optional
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    names = list(dict.fromkeys(frame[y]))
+    with matplotlib.rc_context(LOOK):
+        figure, panels = _panels(frame, panel, height=0.9 + 0.3 * len(names), share=True)
+        for axes, part in panels.values():
+            count = part.pivot_table(x, y, by, "sum", fill_value=0).reindex(names, fill_value=0)
+            end = np.zeros(len(names))
+            for name, (colour, hatch) in VERDICTS.items():
+                length = count[name].to_numpy(float) if name in count else np.zeros(len(names))
+                look = {"color": colour, "edgecolor": "white", "hatch": hatch, "label": name}
+                pieces = axes.barh(range(len(names)), length, 0.75, end, **look)
+                told = [f"{piece:g}" if piece else "" for piece in length]
+                box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+                for label in axes.bar_label(pieces, told, label_type="center", fontsize=8):
+                    label.set_bbox(box if label.get_text() else None)
+                end += length
+            axes.set_yticks(range(len(names)), [paper.label(name) for name in names])
+            axes.set_ylim(len(names) - 0.5, -0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axes.grid(axis="y", visible=False)
+            axes.set_xlabel(axis(x))
+        _title(figure, title)
+        _legend(figure, panels)
+    return figure
 
 
 def _float(value):
@@ -284,7 +404,7 @@ def _panels(frame, panel, height, share):
     panels = {}
     for key, axes in zip(keys, all_axes, strict=True):
         panels[key] = (axes, frame[frame[panel] == key] if panel else frame)
-        axes.set_title("" if key is None else paper.label(key))
+        axes.set_title("" if key is None else "\n".join(textwrap.wrap(paper.label(key), 72 // len(keys))))
     return figure, panels
 
 

@@ -122,6 +122,8 @@ def test_the_permutation_test_is_that_of_all_sign_changes():
     told = evaluate.difference(gaps, np.zeros_like(gaps), np.arange(7)[None])
     assert told["p"] == pytest.approx(exact)
     assert evaluate.difference(gaps, gaps, np.arange(7)[None])["p"] == 1
+    one = np.eye(7)[:1]
+    assert evaluate.difference(one, np.zeros_like(one), np.arange(7)[None])["p"] == 1
 
 
 def test_the_permutation_test_is_wrong_as_often_as_it_says():
