@@ -280,8 +280,8 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
     return figure
 
 
-def moves(frame, y, by, panel, label, labels=None, title=""):
-    """Where values move: a hollow mark before, a filled one after, and an arrow between, a line each.
+def moves(frame, y, by, panel, metric, labels=None, title=""):
+    """Where values move: a hollow mark before, a filled one after with its deviation, and a pale bar between.
 
     Parameters
     ----------
@@ -293,8 +293,8 @@ def moves(frame, y, by, panel, label, labels=None, title=""):
         Column of the groups, told apart by colour and marker.
     panel : str
         Column whose values get a panel each, side by side and on one scale.
-    label : str
-        Of the horizontal axis.
+    metric : str
+        Names the horizontal axes.
     labels : dict, optional
         Names where they differ from `paper.label`.
     title : str, optional
@@ -305,34 +305,32 @@ def moves(frame, y, by, panel, label, labels=None, title=""):
     matplotlib.figure.Figure
     """
     names, style = list(dict.fromkeys(frame[y])), styles(frame[by])
-    spread = frame["std"].fillna(0)
-    ends = [frame["before"], frame["after"] - spread, frame["after"] + spread]
-    low, high = min(end.min() for end in ends), max(end.max() for end in ends)
     with matplotlib.rc_context(LOOK):
         figure, panels = _panels(frame, panel, 1.3 + 0.22 * len(names), share=True)
         for key, (axes, part) in panels.items():
             for group, rows in part.groupby(by, sort=False):
                 colour, _, marker = style[group]
                 at = [names.index(name) for name in rows[y]]
-                hollow = {"marker": marker, "linestyle": "", "color": colour, "markerfacecolor": "white"}
-                axes.plot(rows["before"], at, **hollow, label=f"{_label(group, labels)}, before", zorder=3)
-                look = {"color": colour, "marker": marker, "linestyle": "", "elinewidth": 0.8, "capsize": 2}
-                shown = f"{_label(group, labels)}, after"
-                axes.errorbar(rows["after"], at, xerr=rows["std"].fillna(0), **look, label=shown, zorder=4)
-                for start, end, place in zip(rows["before"], rows["after"], at, strict=True):
-                    arrow = {"arrowstyle": "->", "color": colour, "shrinkA": 2, "shrinkB": 2}
-                    axes.annotate("", (end, place), (start, place), arrowprops=arrow, zorder=2)
+                axes.hlines(at, rows["before"], rows["after"], color=colour, linewidth=4, alpha=0.3, zorder=2)
+                look = {"marker": marker, "linestyle": "", "color": colour}
+                axes.plot(rows["before"], at, **look, markerfacecolor="white", zorder=3)
+                look |= {"elinewidth": 0.8, "capsize": 2, "label": f"{_label(group, labels)}, after"}
+                axes.errorbar(rows["after"], at, xerr=rows["std"].astype(float).fillna(0), **look, zorder=4)
+            axes.plot([], [], "o", label="before", **HOLLOW)
             axes.axvline(0, color=GREY, linewidth=0.8, zorder=1)
             axes.set_title(_label(key, labels))
-            axes.set_xlim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+            axes.set_xlabel(axis(metric))
             axes.xaxis.set_major_locator(MaxNLocator(4))
             axes.grid(axis="y", visible=False)
-        axes.set_yticks(range(len(names)), [_label(name, labels) for name in names])
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        figure.supxlabel(label, fontsize=LOOK["font.size"])
-        next(iter(panels.values()))[0].set_ylabel(axis(y))
+        all_axes = [axes for axes, _ in panels.values()]
+        low, high = zip(*(axes.get_xlim() for axes in all_axes), strict=True)
+        for axes in all_axes:
+            axes.set_xlim(min(low), max(high))
+        all_axes[0].set_yticks(range(len(names)), [_label(name, labels) for name in names])
+        all_axes[0].set_ylim(len(names) - 0.5, -0.5)
+        all_axes[0].set_ylabel(axis(y))
         _title(figure, title)
-        _legend(figure, panels)
+        _legend(figure, panels, last="before")
     return figure
 
 

@@ -79,6 +79,7 @@ LABELS = {
     "delta": "Δ",
     "delta_change": "Change of Δ",
     "separation_change": "Change of the separation",
+    "query": "Query",
     "all types": "All types",
     "covered@5": "All gold turns covered",
     "chance": "By chance",
