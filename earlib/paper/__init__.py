@@ -18,7 +18,7 @@ LABELS = {
     **{f"equal_calls_{n}": f"Equal-call control, {n} call{'s' * (n > 1)}" for n in range(1, 5)},
     "bm25": "BM25",
     "equal_calls": "Equal-call control",
-    "points": "Difference (points)",
+    "points": "points",
     "learning_rate": "Learning rate",
     "locomo": "LoCoMo",
     "longmemeval": "LongMemEval",
