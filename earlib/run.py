@@ -155,7 +155,7 @@ def _checked(parameter, value, where):
 
 def _check_meaning(name, value, about):
     """Refuse what the package would refuse after a kernel has started: an unknown name, a number out of range."""
-    known = {"dataset": datasets.NAMES, "encoder": encoders.REGISTRY}.get(name)
+    known = {"dataset": datasets.NAMES, "encoder": encoders.REGISTRY, "encoders": encoders.REGISTRY}.get(name)
     if known is not None:
         if value not in known:
             raise Unusable(f"{about}: expected one of {', '.join(known)}, got {value!r}{datasets.near(value, known)}")
