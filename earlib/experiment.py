@@ -547,7 +547,8 @@ def under(setting, reading, names, baseline=None):
     setting : Setting
     reading : config.Reading
     names : sequence of str
-        Keys of `config.VARIANTS`, or controls.
+        Keys of `config.VARIANTS`, or controls. Those that the reading does not concern stay as they are, but for the
+        setting and the critic, which are the same for all.
     baseline : str, optional
         Compare with this system under the same reading instead.
 
@@ -562,7 +563,10 @@ def under(setting, reading, names, baseline=None):
 
     def reached(name, reading, setting):
         if name not in VARIANTS:
-            return run_control(setting, name)
+            critic = {"errors": reading.changes["errors"]} if "errors" in reading.changes else {}
+            return run_control(setting, name, **critic)
+        if name not in reading.concerns:
+            return run_variant(setting, name)
         changes = dict(reading.changes)
         if reading.rates:
             changes["learning_rate"], _ = tuned_rate(setting, name, reading.rates, **changes)
@@ -572,10 +576,7 @@ def under(setting, reading, names, baseline=None):
     for name in names:
         try:
             values, queries, _ = reached(name, reading, of_reading)
-            if baseline:
-                against = reached(baseline, reading, of_reading)
-            else:
-                against = reached(name, READINGS[0], setting)
+            against = reached(baseline, reading, of_reading) if baseline else reached(name, READINGS[0], setting)
         except FloatingPointError as error:
             reason = str(error).partition(" (")[0]
             told = {"dataset": setting.dataset, "encoder": setting.encoder, "split": of_reading.split}

@@ -1,6 +1,7 @@
 """Runs: splits, the cache, and what variants share. On the package's own dialogues, with the real encoder."""
 
 import dataclasses
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from earlib import candidates as first_stage
 from earlib import evaluate, experiment, paths
-from earlib.config import VARIANTS, Config
+from earlib.config import READINGS, VARIANTS, Config
 from earlib.experiment import Setting
 
 SCOPES = [f"c{i % 5}" for i in range(83)]
@@ -78,6 +79,48 @@ def test_the_learning_rate_is_chosen_where_it_did_best():
         experiment.tuned_rate(Setting(**SMALL), "ear_adapter", [1e300], optimizer="sgd", normalise=False)
 
 
+def test_a_reading_changes_those_whom_it_concerns():
+    setting = Setting(**SMALL)
+    by = {reading.choice: reading for reading in READINGS}
+    usual = {row["variant"]: row for row in experiment.under(setting, READINGS[0], ["rmm", "ear_adapter"])}
+    assert all("difference" not in row for row in usual.values())
+    noisy = by["with Gumbel noise"]
+    (row,) = experiment.under(setting, noisy, ["ear_adapter"], baseline="rmm")
+    rmm, _ = experiment.run_variant(setting, "rmm", test_noise=True)[:2]
+    usual_adapter, queries, _ = experiment.run_variant(setting, "ear_adapter")
+    assert row["measured"] == usual["ear_adapter"]["measured"]
+    assert row["difference"] == pytest.approx(evaluate.summary(usual_adapter[0] - rmm[0], queries)["measured"])
+    (control,) = experiment.under(setting, by["once per query and memory"], ["equal_calls_2"])
+    values, queries, _ = experiment.run_control(setting, "equal_calls_2", errors="persistent")
+    assert control["measured"] == evaluate.summary(values[0], queries)["measured"]
+    (other,) = experiment.under(setting, by["by conversation"], ["rmm"])
+    assert other["split"] == "conversation" and "difference" not in other  # other questions
+
+
+def test_every_option_with_another_reading_is_among_the_readings():
+    """A choice of `Config` that no reading shows would be missing from the sensitivity notebook."""
+    shown = {(name, value) for reading in READINGS for name, value in reading.changes.items()}
+    controls = {"training_slates", "replay_choice"}  # Tables 3 and 7, and the controls
+    for name, field in Config.model_fields.items():
+        for value in get_args(field.annotation) if name not in controls else ():
+            if isinstance(value, str) and value not in (field.default, "shuffled"):
+                assert (name, value) in shown, (name, value)
+    for reading in READINGS:
+        assert set(reading.concerns) <= set(VARIANTS)
+        Config(**reading.changes), Setting(**reading.setting)
+
+
+def test_shared_gold_is_found_turn_by_turn():
+    setting = Setting(**SMALL)
+    shares, asked = experiment.shares_gold(setting), experiment.benchmark("toy").asked
+    for seed in range(2):
+        train, evaluation = experiment.split([query.scope for query in asked], setting, seed)
+        assert all(shares[seed, number] for number in train if asked[number].gold)
+        for number in evaluation[:20]:
+            expected = any(turn in asked[other].gold for other in train for turn in asked[number].gold)
+            assert shares[seed, number] == expected
+
+
 def test_trained_weights_are_those_of_the_run():
     setting, config = Setting(**SMALL, split="conversation"), Config()
     weights = experiment.trained_weights(setting, config)
@@ -117,6 +160,8 @@ def test_a_damaged_cache_file_is_found_out_and_made_again(damage):
         file.write_bytes(damage(file.read_bytes()))
     with pytest.warns(UserWarning, match="cannot be read .* computed again"):
         again = experiment.run(setting, config)
+    for file in (paths.cache() / "runs").glob("*.npz"):  # those of other tests lie here too
+        file.unlink()
     np.testing.assert_array_equal(before.adapter, again.adapter)
 
 
