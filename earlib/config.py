@@ -138,7 +138,7 @@ VARIANTS = {
     "random_slates": Variant("T random slates during training", {"training_slates": "random"}),
     "shuffled_citations": Variant("EAR w/o Explorer at test time, shuffled citations", {"errors": "shuffled"}),
     "oracle": Variant(
-        "Oracle adapter: gold labels of all candidates",
+        "Oracle adapter (all gold labels)",
         {"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0, "replay_size": 0},
     ),
 }

@@ -134,7 +134,8 @@ def curves(
             if log:
                 axes.set_xscale("log")
             else:
-                axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4))
+                whole = bool((frame[x] % 1 == 0).all())
+                axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4, integer=whole))
             axes.margins(x=0.02)
         next(iter(panels.values()))[0].set_ylabel(axis(metric))
         _title(figure, title)
@@ -413,7 +414,7 @@ def _legend(figure, panels, last=None):
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             shown.setdefault(label, handle)
     names = sorted(shown, key=lambda label: label == last)
-    columns = max(1, min(len(names), int(WIDTH / (0.06 * max(map(len, names), default=1) + 0.42))))
+    columns = max(1, min(len(names), int(WIDTH / (0.065 * max(map(len, names), default=1) + 0.5))))
     handles = [shown[name] for name in names]
     figure.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=3)
 

@@ -218,7 +218,16 @@ def _distinct(values):
 
 def show_differences(record, index=("variant",), **where):
     """The differences with their caption, for the output of a notebook cell; arguments as `differences`."""
-    return HTML(html(differences(record, index, **where), caption(record, **where) + _tests(record, where)))
+    shown = _ours_alone(differences(record, index, **where), record, where)
+    return HTML(html(shown, caption(record, **where) + _tests(record, where)))
+
+
+def _ours_alone(frame, record, where):
+    """The table without the columns that hold the paper's side, where the paper has none."""
+    if any(row.get("printed") for row in _rows(record, where)):
+        return frame
+    heads = [head[-1] if isinstance(head, tuple) else head for head in frame.columns]
+    return frame.loc[:, [head not in ("paper", "in the paper", "verdict") for head in heads]]
 
 
 def _tests(record, where):
@@ -241,7 +250,8 @@ def html(frame, caption=""):
 
 def show(record, index=("variant",), columns=("metric",), **where):
     """The table with its caption, for the output of a notebook cell; arguments as `table`."""
-    return HTML(html(table(record, index, columns, **where), caption(record, **where)))
+    shown = _ours_alone(table(record, index, columns, **where), record, where)
+    return HTML(html(shown, caption(record, **where)))
 
 
 # -- README ------------------------------------------------------------------------------------------------------------

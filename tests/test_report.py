@@ -388,3 +388,12 @@ def test_tests_of_the_same_metric_are_corrected_together():
     corrected = [made[f"v{i}", "recall@5"] for i in range(3)]
     assert corrected == pytest.approx([0.03, 0.06, 0.06])
     assert made["other", "hitrate@5"] == 0.04 and made["untested", "recall@5"] is None
+
+
+def test_a_table_without_a_number_of_the_paper_has_no_column_for_it():
+    alone = {"difference": 1.0, "difference_low": 0.5, "difference_high": 2.0, "against": None}
+    rows = [measured("rmm", against=None), measured("ear", compared_with="rmm", **alone)]
+    made = records.record("tab03_ablation", "Ablation", "laptop", PARAMETERS, PROVENANCE, rows)
+    for shown in (report.show(made).data, report.show_differences(made).data):
+        assert "not in the paper" not in shown and "verdict" not in shown and "<table" in shown
+    assert "verdict" in report.show(ablation()).data
