@@ -194,7 +194,7 @@ def intervals(
     names = list(dict.fromkeys(frame[y]))
     groups = list(dict.fromkeys(frame[by])) if by else [None]
     style = styles(groups) if by else {None: (COLOURS[0], "-", "o")}
-    star = {name: " *" for name in frame.loc[frame["sees_gold"].eq(True), y]} if "sees_gold" in frame else {}
+    star, star_by = _stars(frame, y), _stars(frame, by)
     offsets = dict(zip(groups, (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.7 / len(groups), strict=True))
     with matplotlib.rc_context(LOOK):
         height = 0.9 + len(names) * max(0.32, 0.26 * len(groups))
@@ -202,7 +202,7 @@ def intervals(
         for key, (axes, part) in panels.items():
             rows = [(row, names.index(row[y]) + offsets[row[by] if by else None]) for _, row in part.iterrows()]
             for row, place in rows:
-                label = "measured, 95 % interval" if by is None else _label(row[by], labels)
+                label = "measured, 95 % interval" if by is None else _label(row[by], labels) + star_by.get(row[by], "")
                 _interval(axes, row, place, style[row[by] if by else None], label, paper_label)
             axes.margins(x=0.08)
             if zero:
@@ -261,7 +261,7 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
     """
     names, groups = list(dict.fromkeys(frame[x])), list(dict.fromkeys(frame[by]))
     style, width = styles(groups), 0.8 / len(groups)
-    star = {name: " *" for name in frame.loc[frame["sees_gold"].eq(True), by]} if "sees_gold" in frame else {}
+    star = _stars(frame, by)
     with matplotlib.rc_context(LOOK):
         figure, panels = _panels(frame, panel, height=3.1, share=True)
         for axes, part in panels.values():
@@ -277,7 +277,7 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
             axes.grid(axis="x", visible=False)
         next(iter(panels.values()))[0].set_ylabel(axis(metric))
         _title(figure, title)
-        _legend(figure, panels)
+        _legend(figure, panels, last=_label([*static][-1], labels) if static else None)
     return figure
 
 
@@ -385,6 +385,15 @@ def strips(frame, y, x, by="verdict", panel=None, title=""):
         _title(figure, title)
         _legend(figure, panels)
     return figure
+
+
+def _stars(frame, key):
+    """A star for each name in a column all of whose measured rows ask a critic that sees test gold."""
+    if key is None or "sees_gold" not in frame:
+        return {}
+    run = frame[frame["measured"].notna()] if "measured" in frame else frame
+    seen = run["sees_gold"].eq(True).groupby(run[key]).all()
+    return {name: " *" for name in seen.index[seen]}
 
 
 def _float(value):
