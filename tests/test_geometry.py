@@ -1,0 +1,289 @@
+"""The diagnostic memories are sound, and distances, controls and tests are what they say."""
+
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from earlib import datasets, encoders, geometry, paper, plots, records
+from earlib.datasets.download import Unavailable
+
+REQUIRES = np.array(["episodic"] * 5 + ["semantic"] * 5)
+LONG = 5  # words in a row that make a paraphrase
+
+
+@pytest.fixture(scope="module")
+def diagnostic():
+    return geometry.load()
+
+
+@pytest.fixture(scope="module")
+def embedded(diagnostic):
+    """Unit embeddings of the queries and of the memories."""
+    return [encoders.encode(texts, "minilm", kind).astype(float)
+            for texts, kind in ((diagnostic.queries, "query"), (diagnostic.memories, "memory"))]  # fmt: skip
+
+
+def words(text):
+    return re.findall(r"\w+", text.lower())
+
+
+def runs(text, length):
+    return {tuple(words(text)[at : at + length]) for at in range(len(words(text)) - length + 1)}
+
+
+def sentences(text):
+    return {" ".join(words(part)) for part in re.split(r"[.?!:]", text) if words(part)}
+
+
+# -- the memories ------------------------------------------------------------------------------------------------------
+
+
+def test_the_queries_are_the_papers_and_the_memories_two_equal_stores(diagnostic):
+    assert list(diagnostic.queries) == [row["text"] for row in paper.reported("tab11")]
+    assert diagnostic.requires.tolist() == REQUIRES.tolist()
+    assert [(diagnostic.stores == kind).sum() for kind in geometry.KINDS] == [25, 25]
+    assert len(set(diagnostic.memories)) == len(set(diagnostic.ids)) == 50
+
+
+def test_every_query_names_memories_of_the_store_that_it_requires(diagnostic):
+    assert diagnostic.gold.shape == (10, 50) and diagnostic.gold.any(1).all()
+    for kind, gold in zip(diagnostic.requires, diagnostic.gold, strict=True):
+        assert set(diagnostic.stores[gold]) == {kind}
+
+
+def test_memories_have_the_two_forms_of_locomo_and_come_in_pairs(diagnostic):
+    texts = dict(zip(diagnostic.ids, diagnostic.memories, strict=True))
+    for number in range(1, 26):
+        turn, observation = texts[f"e{number}"], texts[f"s{number}"]
+        speaker = re.match(r"(\w+): [A-Z].*\.$", turn)[1]
+        assert observation.startswith(f"{speaker} ") and ":" not in observation and observation.endswith(".")
+        assert not re.search(r"\b(I|my|we|our)\b", observation)
+
+
+def test_memories_and_queries_share_no_sentence_and_no_long_run_of_words(diagnostic):
+    for query, memory in itertools.product(diagnostic.queries, diagnostic.memories):
+        assert not sentences(query) & sentences(memory)
+        assert not runs(query, LONG) & runs(memory, LONG), (query, memory)
+
+
+def test_the_check_of_shared_words_would_find_a_paraphrase():
+    query = "At what time is Leo's party happening on 8th March 2025?"
+    assert runs(query, LONG) & runs("Ann: You ask at what time is Leo's party, and I say seven.", LONG)
+    assert sentences(query) & sentences("Ann: Hm. At what time is Leo's party happening on 8th March 2025?")
+
+
+def test_no_memory_is_taken_from_locomo(diagnostic):
+    try:
+        theirs = datasets.load("locomo").memories
+    except Unavailable:
+        pytest.skip("no locomo10.json; set EARLIB_DATA to its folder")
+    known = set().union(*(runs(memory.text, 7) for memory in theirs))
+    assert [memory for memory in diagnostic.memories if runs(memory, 7) & known] == []
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        (lambda content: content["gold"].pop(3), r"gold\.3: expected ids of episodic memories, found \[\]"),
+        (lambda content: content["gold"].update({9: ["s2", "s99"]}), r"gold\.9.*'s99'.*strengths"),
+        (lambda content: content["gold"].update({1: ["s1"]}), r"gold\.1: expected ids of episodic memories"),
+        (lambda content: content["memories"][0].update(store="epsodic"), "memories: expected .* episodic or semantic"),
+        (lambda content: content["memories"].append(content["memories"][0]), "memories: expected ids that occur once"),
+    ],
+)
+def test_a_file_that_is_not_sound_is_refused(tmp_path, change, named):
+    content = yaml.safe_load(geometry.MEMORIES.read_text())
+    change(content)
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=f"mine.yaml: {named}"):
+        geometry.load(path)
+
+
+def test_the_fingerprint_sees_every_change(diagnostic):
+    swapped = diagnostic.gold.copy()
+    swapped[0] = np.roll(swapped[0], 1)
+    others = [diagnostic._replace(gold=swapped), diagnostic._replace(memories=diagnostic.memories[::-1])]
+    assert len({one.fingerprint() for one in (diagnostic, *others)}) == 3
+
+
+# -- distances ---------------------------------------------------------------------------------------------------------
+
+
+def by_hand(queries, memories, W_q=None, W_m=None):
+    """Cosine distances one by one, `[Q, M]`."""
+    d = len(queries[0])
+    W_q, W_m = (np.zeros((d, d)) if W is None else W.double().numpy() for W in (W_q, W_m))
+    found = np.empty((len(queries), len(memories)))
+    for i, q in enumerate(queries):
+        for j, m in enumerate(memories):
+            one, other = q + W_q @ q, m + W_m @ m
+            found[i, j] = 1 - one @ other / math.sqrt(one @ one * (other @ other))
+    return found
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return torch.from_numpy(np.random.default_rng(5).normal(0, 0.02, (2, 3, 384, 384))).float()
+
+
+def test_distances_are_those_of_the_papers_equations(diagnostic, embedded, weights):
+    for found, parts in ((geometry.measure(diagnostic, "minilm"), (None, None)),
+                         (geometry.measure(diagnostic, "minilm", weights), weights[:, 2])):  # fmt: skip
+        distance = by_hand(*embedded, *parts)
+        episodic = [id.startswith("e") for id in diagnostic.ids]
+        np.testing.assert_allclose(found.d_e[-1], distance[:, episodic].mean(1), atol=1e-6)
+        np.testing.assert_allclose(found.d_s[-1], distance[:, np.invert(episodic)].mean(1), atol=1e-6)
+        np.testing.assert_allclose(found.delta, found.d_e - found.d_s)
+        first = np.argsort(distance, 1, kind="stable")[:, :5]
+        all_found = [set(np.flatnonzero(gold)) <= set(five) for gold, five in zip(diagnostic.gold, first, strict=True)]
+        assert found.recalled[-1].tolist() == [float(one) for one in all_found]
+
+
+def test_no_adapter_and_an_adapter_of_zeros_are_the_same(diagnostic):
+    without, zeros = geometry.measure(diagnostic, "minilm"), torch.zeros(2, 2, 384, 384)
+    for one, other in zip(without, geometry.measure(diagnostic, "minilm", zeros), strict=True):
+        np.testing.assert_allclose(np.repeat(one, 2, 0), other, atol=1e-12)
+
+
+def test_stores_that_change_names_turn_delta_around(diagnostic, weights):
+    named = np.where(diagnostic.stores == "episodic", "semantic", "episodic")
+    one, other = (geometry.measure(of, "minilm", weights) for of in (diagnostic, diagnostic._replace(stores=named)))
+    np.testing.assert_allclose(one.delta, -other.delta)
+
+
+def test_random_adapters_have_the_trained_norms_and_nothing_else_of_them(weights):
+    scaled = weights * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
+    made = geometry.random_like(scaled, 7)
+    norms = torch.linalg.matrix_norm(scaled)
+    torch.testing.assert_close(torch.linalg.matrix_norm(made), norms[:, [0, 1, 2, 0, 1, 2, 0]])
+    flat = made.flatten(2).permute(1, 0, 2).reshape(7, -1)
+    alike = torch.corrcoef(flat) - torch.eye(7)
+    assert alike.abs().max() < 0.02  # no two of them alike
+    torch.testing.assert_close(geometry.random_like(scaled, 2), made[:, :2])  # the same whatever their number
+
+
+# -- separation --------------------------------------------------------------------------------------------------------
+
+values = st.lists(st.floats(-1, 1), min_size=10, max_size=10).map(np.array)
+
+
+@settings(max_examples=50, deadline=None)
+@given(values, st.floats(-1, 1))
+def test_a_move_that_all_queries_share_separates_nothing(start, shift):
+    at_first = geometry.separation(start, REQUIRES)
+    assert geometry.separation(start + shift, REQUIRES) == pytest.approx(at_first, abs=1e-12)
+    assert geometry.separation(start, REQUIRES[::-1]) == pytest.approx(-at_first, abs=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(values)
+def test_the_permutation_test_is_exact(change):
+    change = change.round(3)
+    splits = [np.isin(np.arange(10), chosen) for chosen in itertools.combinations(range(10), 5)]
+    gaps = np.array([change[split].mean() - change[~split].mean() for split in splits])
+    observed = geometry.over_questions(change, REQUIRES)
+    beyond = [(gaps >= observed["difference"] - 1e-9).mean(), (gaps <= observed["difference"] + 1e-9).mean()]
+    assert observed["p"] == pytest.approx(min(1, 2 * min(beyond)))
+
+
+def test_what_separates_perfectly_has_the_smallest_p_and_what_does_not_move_the_largest():
+    apart = np.where(REQUIRES == "semantic", 0.1, -0.1) + np.linspace(0, 0.01, 10)
+    found = geometry.over_questions(apart, REQUIRES)
+    assert found["p"] == pytest.approx(2 / 252) and found["difference_low"] > 0
+    still = geometry.over_questions(np.zeros(10), REQUIRES)
+    assert still == {"difference": 0, "difference_low": 0, "difference_high": 0, "p": 1}
+
+
+def test_over_seeds_two_groups_are_told_apart_and_one_adapter_has_no_interval():
+    some, many = np.array([0.1, 0.12, 0.11]), np.linspace(-0.01, 0.01, 60)
+    assert geometry.over_seeds(some, many)["difference_low"] > 0.05
+    low, high = (geometry.over_seeds(some)[f"difference_{end}"] for end in ("low", "high"))
+    half = 4.302653 * some.std(ddof=1) / math.sqrt(3)  # quantile of t with two degrees of freedom
+    assert (low, high) == pytest.approx((0.11 - half, 0.11 + half))
+    assert geometry.over_seeds(some[:1], many) == {
+        "difference": pytest.approx(0.1), "difference_low": None, "difference_high": None
+    }  # fmt: skip
+
+
+# -- the record --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def record(request, diagnostic, weights):
+    """A record of made adapters; the trained ones move every query towards the store that it requires."""
+    before = geometry.measure(diagnostic, "minilm")
+    moved = np.where(REQUIRES == "semantic", 0.2, -0.1) + np.linspace(0, 0.01, request.param)[:, None]
+    trained = geometry.Distances(before.d_e + moved, before.d_s + 0 * moved, np.ones_like(moved))
+    after = {"trained": trained, "random": geometry.measure(diagnostic, "minilm", geometry.random_like(weights, 4))}
+    rows = geometry.distance_rows(diagnostic, before, stage="before")
+    for adapter, found in after.items():
+        rows += geometry.distance_rows(diagnostic, found, stage="after", adapter=adapter)
+        rows += geometry.change_rows(diagnostic, before, found, adapter)
+    rows += geometry.separation_rows(diagnostic, before, after)
+    for row in rows:
+        if row["metric"] == "delta" and row.get("adapter", "trained") == "trained":
+            held = {"id": "tab12", "dataset": None, "encoder": None, "query": row["query"]}
+            row |= {"against": held | {"metric": f"delta_{row['stage']}"}, "decided": "another setting"}
+    rows = [records.row("toy", "minilm", None, **row) for row in rows]
+    source = records.provenance("a", "b")
+    return records.record("tab11_12_store_geometry", "title", "smoke", {"seeds": request.param}, source, rows)
+
+
+def pick(record, **where):
+    (row,) = [row for row in record["rows"] if all(row.get(key) == value for key, value in where.items())]
+    return row
+
+
+def test_rows_agree_with_each_other_and_stand_beside_the_paper(record):
+    for number, kind in enumerate(REQUIRES.tolist(), 1):
+        before, after = (pick(record, metric="delta", query=number, stage=stage, adapter=adapter)
+                         for stage, adapter in (("before", None), ("after", "trained")))  # fmt: skip
+        change = pick(record, metric="delta_change", query=number, adapter="trained")
+        assert after["measured"] - before["measured"] == pytest.approx(change["measured"], abs=1e-5)
+        parts = [pick(record, metric=name, query=number, stage="after", adapter="trained") for name in ("d_e", "d_s")]
+        assert parts[0]["measured"] - parts[1]["measured"] == pytest.approx(after["measured"], abs=1e-5)
+        assert {row["requires"] for row in (before, after, change)} == {kind}
+        assert after["reported"] == paper.value("tab12", query=number, metric="delta_after")
+        assert before["verdict"] == after["verdict"] == "another setting"
+    moved = pick(record, metric="separation_change", adapter="trained", interval="questions")["measured"]
+    kinds = [pick(record, metric="delta_change", query=None, requires=kind, adapter="trained")["measured"]
+             for kind in geometry.KINDS]  # fmt: skip
+    assert moved == pytest.approx(kinds[1] - kinds[0], abs=1e-5) and moved == pytest.approx(0.3, abs=1e-5)
+    against = pick(record, metric="separation_change", adapter="random", interval="questions")
+    assert against["difference"] < -0.2 and against["p"] == pytest.approx(2 / 252, rel=1e-5)
+    assert pick(record, metric="separation", adapter="trained", interval="questions")["difference"] == moved
+
+
+def test_only_recall_after_training_may_vary_between_machines(record):
+    assert {(row["metric"], row["stage"]) for row in record["rows"] if row.get("varies")} == {("recall@5", "after")}
+
+
+def test_the_tables_and_the_picture_hold_every_query_adapter_and_the_papers_numbers(record):
+    table = geometry.separations(record, REQUIRES)
+    seeds = record["parameters"]["seeds"]
+    assert list(table.index) == [f"trained ({seeds})", "random (4)", "the paper's numbers"]
+    theirs = geometry.separation(geometry.printed("after") - geometry.printed("before"), REQUIRES)
+    assert table["change of the separation"]["mean"].tolist()[::2] == ["+0.300", f"{theirs:+.3f}"]
+    frame = geometry.moved(record)
+    assert frame.groupby("adapter", sort=False).size().to_dict() == {"paper": 10, "trained": 10, "random": 10}
+    figure = plots.moves(frame, "query", "requires", "adapter", "delta", title="title")
+    figure.draw_without_rendering()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["paper", "trained", "random"]
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    for axes, (_, part) in zip(figure.axes, frame.groupby("adapter", sort=False), strict=True):
+        low, high = axes.get_xlim()
+        ends = [*part["before"], *(part["after"] - part["std"].fillna(0)), *(part["after"] + part["std"].fillna(0))]
+        assert low <= min(ends) and max(ends) <= high
+        drawn = {round(x, 6) for line in axes.get_lines() for x in line.get_xdata()}
+        assert {round(x, 6) for x in (*part["before"], *part["after"])} <= drawn
+    page, box = figure.bbox, figure.legends[0].get_window_extent()
+    assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
+    assert box.x0 >= page.x0 and box.x1 <= page.x1
