@@ -237,7 +237,7 @@ def distance_rows(diagnostic, found, **keys):
     diagnostic : Diagnostic
     found : Distances
     **keys
-        `stage` and, after training, `adapter`.
+        `stage` and, after training, `adapter`; before it `seeds=None`, as the frozen encoder has none.
 
     Returns
     -------
@@ -249,11 +249,11 @@ def distance_rows(diagnostic, found, **keys):
     for number, kind in enumerate(diagnostic.requires.tolist(), 1):
         for metric in ("d_e", "d_s", "delta"):
             value = _mean(getattr(found, metric)[:, number - 1])
-            made.append({"metric": metric, "query": number, "requires": kind, **keys, **value})
+            made.append({"metric": metric, "query": number, "requires": kind, **value, **keys})
     for kind in KINDS:
         of_kind = 100 * found.recalled[:, diagnostic.requires == kind]
         value = {**_mean(of_kind.mean(1)), "n_queries": of_kind.shape[1], "varies": "adapter" in keys}
-        made.append({"metric": "recall@5", "requires": kind, **keys, **value})
+        made.append({"metric": "recall@5", "requires": kind, **value, **keys})
     return made
 
 
@@ -306,7 +306,7 @@ def separation_rows(diagnostic, before, adapters):
     start, count = separation(before.delta, requires), {"n_queries": len(requires)}
     changes = {adapter: found.delta - before.delta for adapter, found in adapters.items()}
     name, first = next(iter(changes.items()))
-    made = [{"metric": "separation", "stage": "before", **_mean(start), **count}]
+    made = [{"metric": "separation", "stage": "before", **_mean(start), **count, "seeds": None}]
     for adapter, change in changes.items():
         moved = separation(change, requires)
         after = {"metric": "separation", "stage": "after", "adapter": adapter, **_mean(start + moved), **count}

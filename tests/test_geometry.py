@@ -223,7 +223,7 @@ def record(request, diagnostic, weights):
     moved = np.where(REQUIRES == "semantic", 0.2, -0.1) + np.linspace(0, 0.01, request.param)[:, None]
     trained = geometry.Distances(before.d_e + moved, before.d_s + 0 * moved, np.ones_like(moved))
     after = {"trained": trained, "random": geometry.measure(diagnostic, "minilm", geometry.random_like(weights, 4))}
-    rows = geometry.distance_rows(diagnostic, before, stage="before")
+    rows = geometry.distance_rows(diagnostic, before, stage="before", seeds=None)
     for adapter, found in after.items():
         rows += geometry.distance_rows(diagnostic, found, stage="after", adapter=adapter)
         rows += geometry.change_rows(diagnostic, before, found, adapter)
