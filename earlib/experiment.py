@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import safetensors.torch
 import torch
 from pydantic import Field
+from safetensors import SafetensorError
 
 from earlib import candidates as first_stage
 from earlib import datasets, draws, evaluate, paths
@@ -211,7 +213,7 @@ def _critic(config, found, seeds, training):
 
 
 def trained_weights(setting, config):
-    """The adapters that a configuration learns.
+    """The adapters that a configuration learns; served from the cache if it learned them before.
 
     Parameters
     ----------
@@ -224,6 +226,11 @@ def trained_weights(setting, config):
         W_q and W_m of each seed, `[2, R, d, d]`.
     """
     found = _candidates(setting, config.depth)
+    path = paths.cache() / "weights" / f"{_key(setting, config, found)}.safetensors"
+    try:
+        return safetensors.torch.load_file(path)["weights"]
+    except (OSError, KeyError, SafetensorError):  # none yet, or cut short: it is learned again
+        pass
     parts = []
     for seed in range(setting.seeds):
         order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None]
@@ -231,7 +238,9 @@ def trained_weights(setting, config):
         for _ in learner.train(order):
             pass
         parts.append(torch.stack([W.detach() for W in learner.adapter.parameters]))
-    return torch.cat(parts, 1)
+    weights = torch.cat(parts, 1)
+    _write(path, safetensors.torch.save({"weights": weights}))
+    return weights
 
 
 def _merge(runs):
@@ -271,8 +280,12 @@ def _key(setting, config, found):
 def _store(path, key, result):
     buffer = io.BytesIO()
     np.savez_compressed(buffer, key=np.array(key), **result._asdict())
+    _write(path, buffer.getvalue())
+
+
+def _write(path, content):
     try:
-        paths.write_atomically(path, buffer.getvalue())
+        paths.write_atomically(path, content)
     except OSError as error:  # a cache that cannot be written must not lose the run
         warnings.warn(f"the run is not cached: {error.strerror}", stacklevel=2)
 

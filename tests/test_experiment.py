@@ -134,6 +134,10 @@ def test_trained_weights_are_those_of_the_run():
         scores = torch.einsum("ed,ekd->ek", q, torch.nn.functional.normalize(m, dim=-1))
         first = scores.argmax(-1).numpy()
         assert (first == slates[seed, : len(asked), 0]).mean() > 0.99  # a tie may be rounded the other way
+    assert torch.equal(experiment.trained_weights(setting, config), weights)
+    (file,) = (paths.cache() / "weights").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:1000])
+    assert torch.equal(experiment.trained_weights(setting, config), weights)  # cut short: learned again
 
 
 def test_a_run_is_the_same_from_the_cache_and_computed_again():
