@@ -1,0 +1,286 @@
+"""The claims: their words against the paper's LaTeX, the rule, and what becomes of them when records lack or change."""
+
+import json
+import math
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_paper import environment, latex, section  # noqa: F401
+
+from earlib import paper, paths, plots, records
+from earlib.config import Config
+from earlib.experiment import Setting
+from earlib.paper import claims, evidence, tables
+from earlib.paper.evidence import OPEN, REFUTED, SUPPORTED, Part, Runs, inside
+
+LAPTOP = ("laptop", "locomo", "minilm")
+each = pytest.mark.parametrize("id", claims.texts())
+number = st.floats(-50, 50)
+
+
+def at_place(latex, place):  # noqa: F811
+    return environment(latex, place) or section(latex, place)
+
+
+@each
+def test_the_words_of_a_claim_stand_at_their_place(latex, id):  # noqa: F811
+    for place, quote in claims.texts()[id]["said"]:
+        assert quote in at_place(latex, place), f"{place}: {quote}"
+
+
+@each
+def test_a_claim_says_what_is_measured_and_where_it_must_lie(id):
+    text = claims.texts()[id]
+    assert text["what"] and text["region"] and set(text) == {"section", "said", "what", "region", "metric", "number"}
+    if text["number"]:
+        assert paper.value(**text["number"]) is not None
+    for _, quote in text["said"]:
+        assert not set("\\{}$") & set(tables.plain(quote))
+
+
+def test_every_claim_has_its_function_and_there_are_enough():
+    assert list(claims.FUNCTIONS) == list(claims.texts())
+    assert len(claims.texts()) >= 25
+
+
+# -- the rule
+
+
+@st.composite
+def intervals(draw):
+    low, value, high = sorted(draw(st.tuples(number, number, number)))
+    return Part("x", value, low, high)
+
+
+@given(intervals(), st.floats(0, 30), number, st.floats(0.1, 40))
+def test_a_wider_interval_decides_less(part, more, above, width):
+    narrow = inside([part], above, above + width).verdict
+    wide = inside([part._replace(low=part.low - more, high=part.high + more)], above, above + width).verdict
+    assert wide in (narrow, OPEN)
+    mirrored = Part("x", -part.value, -part.high, -part.low)
+    assert inside([mirrored], -above - width, -above).verdict == narrow
+
+
+@given(st.lists(intervals(), min_size=1, max_size=5))
+def test_a_claim_of_parts_needs_all_and_one_refutes_it(parts):
+    alone = {inside([part], above=0).verdict for part in parts}
+    found = inside(parts, above=0)
+    assert found.verdict == (REFUTED if REFUTED in alone else OPEN if OPEN in alone else SUPPORTED)
+    assert inside([found.part], above=0).verdict == found.verdict
+    assert evidence.both(*(inside([part], above=0) for part in parts)).verdict == found.verdict
+
+
+def test_the_rule_by_example():
+    assert inside([Part("x", 3, 1, 5)], above=0).verdict == SUPPORTED
+    assert inside([Part("x", 3, 0, 5)], above=0).verdict == OPEN  # the edge does not belong to the region
+    assert inside([Part("x", -3, -5, 0)], above=0).verdict == OPEN
+    assert inside([Part("x", -3, -5, -1)], above=0).verdict == REFUTED
+    assert inside([Part("x", 600, 40, math.inf)], below=81).verdict == OPEN
+    assert inside([Part("x", math.inf, 120, math.inf)], below=81).verdict == REFUTED
+    with pytest.raises(evidence.Undecidable):
+        inside([])
+
+
+def test_the_passage_of_a_curve_has_an_interval():
+    def point(value, half):
+        return Part("x", value, value - half, value + half)
+
+    curve = [(40, point(-3, 1)), (80, point(1, 2)), (120, point(-0.5, 1)), (160, point(2, 3)), (200, point(4, 1))]
+    assert evidence.passage(curve, "x")[1:4] == (160, 80, 200)
+    assert evidence.passage(curve[:3], "x")[1:4] == (math.inf, 80, math.inf)
+    assert evidence.passage(curve[:1], "x")[1:4] == (math.inf,) * 3
+    assert evidence.lowest(curve)[0] == 40 and evidence.at_budget(curve, 90).value == 1
+
+
+def test_what_was_not_paired_decides_only_if_the_intervals_lie_apart():
+    one, other = Part("a", 40, 36, 44), Part("b", 33, 30, 35)
+    assert evidence.less(one, other, "x")[1:4] == (7, 1, 14)
+    assert evidence.less(one, other._replace(high=37), "x").low < 0
+
+
+# -- on the paper's own numbers
+
+
+@pytest.mark.parametrize("id, verdict, words", [
+    ("up_to_over_retriever", SUPPORTED, "80.28 - 62.37 = 17.91, stated 17.9"),
+    ("gains_on_both", SUPPORTED, "12.46, stated 12.5"),
+    ("fewer_steps", SUPPORTED, "77.14, stated 77"),
+    ("consistently_outperforms", REFUTED, "LongMemEval, GTE, Recall@5: 62.90 - 68.89: -5.99"),
+    ("rl_below_retriever", REFUTED, "LoCoMo, Stella, Hitrate@5: 66.53 - 63.31: 3.22"),
+    ("mixing_gain", REFUTED, "= 11.36, stated 13.6; over EAR on dialogues alone 4.87; over Only Retriever"),
+    ("over_rl", SUPPORTED, "Table 3 has another baseline: LongMemEval, Contriever, Recall@5: 80.28 - 54.12: 26.16"),
+    ("observation_recall_kept", REFUTED, "Temporal, Recall@5: 53.13 - 60.94: -7.81"),
+    ("dialogue_recall_rises", SUPPORTED, "7.55 - 1.89: 5.66 (the least of 4)"),
+    ("high_at_once", REFUTED, "41.20 - 42.60"),
+    ("larger_gain_less", SUPPORTED, "the least of 4"),
+    ("simulated_like_real", REFUTED, "Tables 6 and 7 read 1.5 points as an effect"),
+    ("queries_move", SUPPORTED, "query 7: 0.021 (the least of 10)"),
+    ("explorer_at_test_time", SUPPORTED, "7.48, stated 7.48"),
+    ("rounds_tradeoff", SUPPORTED, "72.8 less 69.5 with 8: 3.30"),
+    ("drop_limited", OPEN, "Figure 3"),
+])  # fmt: skip
+def test_verdicts_on_the_papers_numbers(id, verdict, words):
+    found = claims.FUNCTIONS[id][0]()
+    assert found.verdict == verdict and words in found.reason
+
+
+# -- on records
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the committed records of the profile laptop, to be changed."""
+    (tmp_path / "laptop").mkdir()
+    for file in (paths.reference() / "laptop").glob("*.json"):
+        if file.stem in evidence.RECORDS.values():
+            shutil.copy(file, tmp_path / "laptop")
+    return tmp_path
+
+
+def change(folder, id, head=None, **changes):
+    """Rows of a record (those that `where` picks) get other values; `head` changes the record itself."""
+    path = folder / "laptop" / f"{id}.json"
+    content = json.loads(path.read_text())
+    where = changes.pop("where", {})
+    for row in content["rows"]:
+        if all(row.get(key) == value for key, value in where.items()):
+            row |= changes
+    path.write_text(json.dumps(content | (head or {})))
+
+
+def verdict(folder, id, setting=LAPTOP):
+    return claims.decide(id, claims.read(*setting, folder))[1]
+
+
+@each
+def test_without_any_record_a_claim_is_open_and_says_how_to_make_it(tmp_path, id):
+    found = verdict(tmp_path, id)
+    assert found.verdict == OPEN and found.part is None
+    commands = [f"python -m earlib.run {record} --profile laptop" for record in evidence.RECORDS.values()]
+    needs = [command for command in commands if command in found.reason]
+    fixed = ("best_balance", "observations_not_enough", "calls_cost_most", "gte_needs_queries", "gte_still_rising")
+    assert bool(needs) == (id not in fixed) or id == "smaller_best_with_few"
+
+
+def test_a_record_of_another_version_or_profile_is_not_used(folder):
+    content = json.loads((folder / "laptop" / "tab02_main_results.json").read_text())
+    older = content["provenance"] | {"packages": {"earlib": "0.0.1"}}
+    change(folder, "tab02_main_results", {"provenance": older})
+    change(folder, "tab03_ablation", {"profile": "smoke"})
+    (folder / "laptop" / "tab06_hyperparameters.json").write_text("{")
+    (folder / "laptop" / "tab07_replay_sampling.json").unlink()
+    for id, words in (
+        ("up_to_over_retriever", "of version 0.0.1"), ("complementary", "of profile smoke"),
+        ("rounds_tradeoff", "cannot be read"), ("similar_best", "there is no record of tab07_replay_sampling"),
+    ):  # fmt: skip
+        found = verdict(folder, id)
+        assert found.verdict == OPEN and words in found.reason and "make it with" in found.reason
+
+
+def test_the_verdict_follows_the_record(folder):
+    where = {"variant": "ear", "metric": "recall@5", "split": "random", "compared_with": {"variant": "retriever"}}
+    for low, high, expected in ((1.0, 9.0, SUPPORTED), (-1.0, 9.0, OPEN), (-9.0, -1.0, REFUTED)):
+        ends = {"difference_low": low, "difference_high": high, "difference": (low + high) / 2}
+        change(folder, "tab02_main_results", where=where, **ends)
+        found = verdict(folder, "up_to_over_retriever")
+        assert found.verdict == expected and (found.part.low, found.part.high) == (low, high)
+    wider = {"difference_scope_low": -11.0, "difference_scope_high": 0.5}  # over conversations
+    change(folder, "tab02_main_results", where=where, **wider)
+    assert verdict(folder, "up_to_over_retriever").verdict == OPEN
+
+
+def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone(folder):
+    ends = {"difference": 4.0, "difference_low": 2.0, "difference_high": 6.0}
+    where = {"variant": "ear", "metric": "recall@5", "split": "random"}
+    change(folder, "tab02_main_results", where=where, **ends)
+    assert verdict(folder, "gains_on_both").verdict == SUPPORTED
+    change(folder, "tab02_main_results", where={"encoder": "minilm"}, encoder="contriever")
+    found = verdict(folder, "gains_on_both", ("laptop", "locomo", "contriever"))
+    assert found.verdict == REFUTED and "excludes the stated 12.5" in found.reason
+
+
+def test_two_rows_that_fit_are_not_chosen_from(folder):
+    runs = claims.read(*LAPTOP, folder)
+    with pytest.raises(evidence.Undecidable, match="rows of tab02_main_results fit"):
+        evidence.level(runs, "tab02", variant="ear")
+    with pytest.raises(evidence.Undecidable, match="has no row of locomo, minilm, .*nothing"):
+        evidence.level(runs, "tab02", variant="nothing")
+
+
+def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
+    runs = claims.read("smoke", "toy", "minilm", paths.reference())
+    assert {"tab02", "tab03", "fig03"} <= set(runs.records)
+    found = {id: claims.decide(id, runs)[1] for id in claims.texts()}
+    assert {one.verdict for one in found.values()} == {OPEN}
+    assert all(one.reason.startswith("made dialogues") for one in found.values())
+    assert sum(one.part is not None for one in found.values()) > 15
+    assert all("reported" not in row for row in claims.measured(runs))
+
+
+# -- the record and its tables
+
+
+@pytest.fixture(scope="module")
+def record():
+    runs = claims.read(*LAPTOP, paths.reference())
+    return records.record("claims", "t", "laptop", {}, {}, claims.measured(runs))
+
+
+def test_the_record_holds_both_verdicts_and_the_papers_number(record):
+    assert [row["claim"] for row in record["rows"]] == list(claims.texts())
+    rows = {row["claim"]: row for row in record["rows"]}
+    assert all({row["verdict"], row["reported_verdict"]} <= set(evidence.VERDICTS) for row in rows.values())
+    row = rows["up_to_over_retriever"]
+    assert (row["printed"], row["verdict"], row["sees_gold"]) == ("17.9", row["decided"], True)
+    assert row["low"] <= row["measured"] <= row["high"] and not row.get("varies")
+    assert rows["surpasses_soon"]["varies"] and rows["surpasses_soon"]["reported"] == 80
+    assert rows["answers_over_rl"]["measured"] is None and "language model" in rows["answers_over_rl"]["reason"]
+
+
+def test_tables_show_every_claim_twice_and_counts_add_up(record):
+    shown = [tables.claims(record, one) for one in tables.sections(record)]
+    assert sum(map(len, shown)) == 2 * len(claims.texts())
+    counts = tables.counts(record)
+    assert counts.groupby("judged")["claims"].sum().tolist() == [len(claims.texts())] * 2
+    assert tables.tally(record).to_numpy().sum() == 2 * len(claims.texts())
+    html = tables.show_claims(record, "Abstract").data
+    assert "EAR improves retrieval by up to 17.9% over the baseline retriever on two" in html and "..." not in html
+    assert "<th>claim</th>" in html and "the critic sees test gold" in html
+
+
+def test_the_strips_hold_the_counts(record):
+    counts = tables.counts(record)
+    figure = plots.strips(counts, y="section", x="claims", panel="judged")
+    for axes, (_, part) in zip(figure.axes, counts.groupby("judged", sort=False), strict=True):
+        assert sum(patch.get_width() for patch in axes.patches) == part["claims"].sum()
+        told = [int(text.get_text()) for text in axes.texts if text.get_text()]
+        assert sorted(told) == sorted(part["claims"])
+
+
+# -- what the paper leaves open
+
+
+@pytest.mark.parametrize("name", tables.readings())
+def test_a_reading_has_its_words_and_names_a_default(latex, name):  # noqa: F811
+    one = tables.readings()[name]
+    for place, quote in one["said"]:
+        assert quote in at_place(latex, place), f"{place}: {quote}"
+    assert one["open"] and one["reading"]
+    if one["field"]:
+        (model,) = (model for model in (Config, Setting) if one["field"] in model.model_fields)
+        default = getattr(model(), one["field"])
+        assert (type(default), default) == (type(one["value"]), one["value"])
+        model(**{one["field"]: one["value"]})
+
+
+def test_open_questions_are_all_shown():
+    shown = tables.open_questions()
+    assert len(shown) == len(tables.readings()) >= 15
+    assert {"optimizer = adam", "unseen = negative", "replay_slate = gumbel", "–"} <= set(shown["option"])
+
+
+def test_runs_are_plain_values():
+    runs = Runs("laptop", "locomo", "minilm", {}, dict.fromkeys(evidence.RECORDS, "gone"))
+    assert claims.decide("complementary", runs)[1].reason == "gone"
