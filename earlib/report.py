@@ -124,6 +124,8 @@ def _label(row, key):
     value = row.get(key)
     if key == "metric" and paper.unit(value):
         return f"{paper.label(value)} ({paper.unit(value)})"
+    if isinstance(value, int | float):  # a number alone would not say what it counts
+        return f"{paper.label(key)} {value}"
     return "" if value is None else paper.label(value)
 
 

@@ -23,7 +23,7 @@ def test_counts_are_those_of_a_slate_counted_by_hand():
 def test_a_critic_without_errors_is_measured_as_one():
     found = quality.realised(SETTING, Config(precision=100, recall=100))
     assert np.all(found.precision == 100) and np.all(found.recall == 100)
-    assert np.all((0 < found.no_gold) & (found.no_gold < 100))
+    assert np.all((found.no_gold > 0) & (found.no_gold < 100))
 
 
 @pytest.mark.parametrize(("precision", "recall"), [(88, 86), (60, 70)])

@@ -297,6 +297,13 @@ def test_table_shows_measured_paper_and_verdict():
     assert table.loc[("LoCoMo", "Reranker + RL Update"), ("J (%)", "measured")] == ""
 
 
+def test_a_number_that_names_a_line_says_what_it_counts():
+    record = records.record("t", "t", "laptop", {}, {}, [measured(rounds=2), measured(rounds=8, value=40.0)])
+    assert [line[0] for line in report.table(record, index=("rounds",)).index] == [
+        "Exploration rounds 2", "Exploration rounds 8",
+    ]  # fmt: skip
+
+
 def test_table_refuses_two_rows_in_a_cell():
     rows = [measured(split="random"), measured(split="conversation", value=40.0)]
     record = records.record("t", "t", "laptop", {}, {}, rows)
