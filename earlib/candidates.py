@@ -6,14 +6,15 @@ from collections import defaultdict
 from dataclasses import dataclass, field, fields, replace
 
 import bm25s
+import numpy as np
 import torch
 
 from earlib.datasets import ADVERSARIAL, near
 from earlib.encoders import encode
 from earlib.ranking import best
 
-PRODUCTS = 2**17  # float32 products of queries and rows of a bank at a time
-EXACT = 2**11  # rows of a bank that are multiplied in float64 at a time
+PRODUCTS = 2**20  # float32 products of queries and rows of a bank at a time
+EXACT = 2**8  # rows of a bank that are multiplied in float64 at a time
 STORES = {"dialogue": ("dialogue",), "observation": ("observation",), "both": ("dialogue", "observation")}
 
 
@@ -76,14 +77,9 @@ def top_k(query, bank, k):
     """The k rows of a bank closest to each query by cosine; of equal ones the first in the bank.
 
     Products are summed in float64 and rounded to float32: sums in float32 depend on where in the bank a row stands
-    and on how many queries share the product, so that equal memories would not tie. A large bank is read once, block
-    by block, and never copied: a float32 product tells which rows can still be among the k best, and only those are
-    multiplied again in float64. However it is summed, a float32 product of d terms is off by at most
-
-        d u / (1 - d u) |q| |m|,   u = 2^-24,
-
-    so that a row whose product lies farther than this below the k-th best so far cannot exceed it; one that only
-    equals it stands later in the bank and loses the tie.
+    and on how many queries share the product, so that equal memories would not tie. A large bank is read once and
+    never copied: float32 products tell which rows can be among the k best, and only those are multiplied again in
+    float64.
 
     Parameters
     ----------
@@ -108,28 +104,37 @@ def top_k(query, bank, k):
     if not 1 <= k <= len(bank):
         raise ValueError(f"k = {k}: expected 1 to {len(bank)}, the number of memories in the bank")
     flat = query.reshape(-1, query.shape[-1])
-    first = min(max(k, EXACT), len(bank))
-    best_so_far = torch.empty(len(flat), 0), torch.empty(len(flat), 0, dtype=torch.int64)
-    similarity, index = _joined(best_so_far, flat, bank[:first], torch.arange(first), k)
-    # A little above the bound: lengths of 1 are rounded too, and so is the difference that is compared.
-    margin = 1.02 * (flat.shape[1] + 4) * 2.0**-24 * flat.double().norm(dim=-1, keepdim=True)
+    similarity, index = torch.empty(len(flat), 0), torch.empty(len(flat), 0, dtype=torch.int64)
     step = max(EXACT, PRODUCTS // max(1, len(flat)))
-    for start in range(first, len(bank), step):
+    for start in range(0, len(bank), step):
         block = bank[start : start + step]
-        # NumPy's product of one vector runs at the speed of memory; torch's needs twice as long on some processors.
-        product = torch.from_numpy(flat.numpy() @ block.numpy().T)
-        close = (product > (similarity[:, -1:] - margin).float()).any(0).nonzero()[:, 0]
-        for rows in close.split(EXACT):
-            similarity, index = _joined((similarity, index), flat, block[rows], start + rows, k)
+        for rows in _close(flat, block, k, similarity).split(EXACT):
+            products = (flat.double() @ block[rows].double().T).float()
+            similarity = torch.cat([similarity, products], 1)
+            index = torch.cat([index, (start + rows).expand(len(flat), -1)], 1)
+            order = best(similarity, k)  # what was found before stands first, so that it wins a tie
+            similarity, index = similarity.gather(1, order), index.gather(1, order)
     return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
 
 
-def _joined(found, query, memory, rows, k):
-    """The k best of what was found before, similarity and index `[Q, ...]`, and of further rows that stand later."""
-    similarity = torch.cat([found[0], (query.double() @ memory.double().T).float()], 1)
-    index = torch.cat([found[1], rows.expand(len(query), -1)], 1)
-    order = best(similarity, k)
-    return similarity.gather(1, order), index.gather(1, order)
+def _close(query, block, k, found):
+    """Rows of a block that can be among the k best of some query, given the similarities found in blocks before it.
+
+    However it is summed, a float32 product of d terms is off by at most d u / (1 - d u) |q| |m| with u = 2^-24, here
+    with room for the rounding of lengths and of bounds. A row whose product lies more than this below the k-th best
+    found is below that; one more than twice this below the k-th product of the block is below k others of the block.
+    """
+    if len(block) <= EXACT:
+        return torch.arange(len(block))
+    # NumPy's product with one vector runs at the speed of memory; torch's takes twice as long on some processors.
+    products = query.numpy() @ block.numpy().T
+    off = 1.02 * (query.shape[1] + 4) * 2.0**-24 * query.double().norm(dim=1).numpy()
+    bound = np.full(len(query), -np.inf)
+    if found.shape[1] == k:
+        bound = found[:, -1].numpy() - off
+    if len(block) >= k:
+        bound = np.maximum(bound, np.partition(products, -k)[:, -k] - 2 * off)
+    return torch.from_numpy(np.flatnonzero((products >= bound.astype(np.float32)[:, None]).any(0)))
 
 
 def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue"):

@@ -8,10 +8,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from earlib import datasets, paths
+from earlib import candidates, datasets, paths
 from earlib.candidates import retrieve, top_k
 from earlib.datasets import Benchmark, Memory, Query
 from earlib.encoders import encode
+from earlib.ranking import best
 
 POOL = ["Anna moved to Oslo.", "The soup was salty.", "Bo adopted a cat.", "We went hiking.", "Take care, bye!", ""]
 
@@ -64,6 +65,79 @@ def test_equal_memories_tie_whatever_their_place(size):
         queries = torch.cat([bank[:1], torch.nn.functional.normalize(bank[: count - 1] + 2 * bank[0], dim=1)])
         _, index = top_k(queries[:count], bank, 4)
         assert (index == torch.tensor([0, 1, size // 2, size - 1])).all()
+
+
+def in_float64(query, bank, k):
+    """All products in float64, rounded to float32, sorted."""
+    similarity = (query.double() @ bank.double().T).float()
+    index = best(similarity, k)
+    return similarity.gather(-1, index), index
+
+
+def on_a_grid(rows):
+    """Rows of nearly unit length, in multiples of 2^-22: their products are exact in float64, and not in float32."""
+    return (torch.nn.functional.normalize(rows, dim=-1) * 2**22).round() / 2**22
+
+
+def near_ties(rng, memories, steps, width):
+    """A query whose product is the same with every row, which float32 sums otherwise for each; or nearly the same."""
+    signs = torch.randint(0, 2, (width,), generator=rng) * 2.0 - 1
+    base = on_a_grid(torch.randn(width, generator=rng) + 0.5)
+    order = torch.rand(memories, width, generator=rng).argsort(1)[torch.randint(memories, (memories,), generator=rng)]
+    return signs / width**0.5, base[order] * signs + steps * torch.randint(-1, 2, order.shape, generator=rng) / 2**22
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 4), st.integers(0, 1), st.data())
+def test_one_pass_in_float32_finds_what_float64_finds(seed, memories, queries, steps, data):
+    rng = torch.Generator().manual_seed(seed)
+    query, bank = near_ties(rng, memories, steps, 64)
+    query = torch.cat([query[None], on_a_grid(torch.randn(queries, 64, generator=rng))])
+    k = data.draw(st.integers(1, memories))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "EXACT", data.draw(st.integers(1, 8)))
+        patch.setattr(candidates, "PRODUCTS", data.draw(st.integers(1, 100)))
+        for asked in (query, query[0]):
+            found, expected = top_k(asked, bank, k), in_float64(asked, bank, k)
+            assert found[1].tolist() == expected[1].tolist() and (found[0] == expected[0]).all()
+
+
+@pytest.mark.parametrize("products", [2**10, 2**20])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_near_ties_in_large_banks(monkeypatch, products, steps):
+    monkeypatch.setattr(candidates, "PRODUCTS", products)
+    query, bank = near_ties(torch.Generator().manual_seed(steps), 8_000, steps, 1024)
+    found, expected = top_k(query, bank, 20), in_float64(query, bank, 20)
+    assert (found[1] == expected[1]).all() and (found[0] == expected[0]).all()
+
+
+def test_what_exceeds_an_earlier_block_is_kept():
+    query, bank = near_ties(torch.Generator().manual_seed(0), 8_000, 1, 1024)
+    exact = (query.double() @ bank.double().T).float()
+    for reached in exact[:50]:
+        kept = candidates._close(query[None], bank, len(bank), reached.expand(1, len(bank)))
+        assert set((exact > reached).nonzero()[:, 0].tolist()) <= set(kept.tolist())
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_large_banks_are_ranked_as_in_float64(count):
+    rng = torch.Generator().manual_seed(count)
+    bank = torch.nn.functional.normalize(torch.randn(30_000, 96, generator=rng), dim=1)
+    query = torch.nn.functional.normalize(torch.randn(count, 96, generator=rng) + 10 * bank[0], dim=1)
+    bank[[7, 20_000, 29_999]] = bank[0].clone()
+    found, expected = top_k(query, bank, 20), in_float64(query, bank, 20)
+    assert (found[1] == expected[1]).all() and (found[0] == expected[0]).all()
+    assert found[1][0, :4].tolist() == [0, 7, 20_000, 29_999]
+
+
+def test_where_every_memory_ties_the_first_win(monkeypatch):
+    multiplied = []
+    monkeypatch.setattr(candidates, "best", lambda scores, k: multiplied.append(scores.shape[1]) or best(scores, k))
+    bank = torch.nn.functional.normalize(torch.ones(20_000, 33), dim=1)
+    for query in (bank[0], -bank[:3]):
+        _, index = top_k(query, bank, 20)
+        assert (index == torch.arange(20)).all()
+    assert max(multiplied) <= candidates.EXACT + 20  # no copy of the bank in float64, whatever ties
 
 
 @pytest.mark.parametrize("k", [0, 4])
