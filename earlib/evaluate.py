@@ -246,7 +246,7 @@ def summary(values, queries, scopes=None, scale=100):
     return told
 
 
-def difference(values, others, queries, scopes=None, scale=100):
+def difference(values, others, queries, scopes=None, scale=100, tested=True):
     """Paired difference between two systems on the same questions, with its intervals.
 
     Parameters as in `summary`; `others` has the shape of `values`.
@@ -254,11 +254,12 @@ def difference(values, others, queries, scopes=None, scale=100):
     Returns
     -------
     dict
-        As `summary`, and `p` of a two-sided paired permutation test: the two systems change places at random, in all
-        seeds of a question together.
+        As `summary`, and if it is to be tested `p` of a two-sided paired permutation test: the two systems change
+        places at random, in all seeds of a question together.
     """
     gap = values - others
-    return {**summary(gap, queries, scopes, scale), "p": _permuted(gap, queries)}
+    told = summary(gap, queries, scopes, scale)
+    return {**told, "p": _permuted(gap, queries)} if tested else told
 
 
 def first_above(seen, means, level):

@@ -501,11 +501,10 @@ def curve(setting, name, **changes):
         Rows as in `rows`, with the further key `training_queries`.
     """
     result = run(setting, Config(**{**VARIANTS[name].changes, **changes}))
-    made = []
-    for seen, values in zip(result.seen, result.adapter, strict=True):
-        made += rows(setting, name, values[:1], result.queries, result.adapter[0, :1], training_queries=int(seen))
-    for row in made[:-1]:
-        del row["p"]
+    made, start = [], result.adapter[0, :1]
+    for point, (seen, values) in enumerate(zip(result.seen, result.adapter, strict=True), 1):
+        at = {"tested": point == len(result.seen), "training_queries": int(seen)}
+        made += rows(setting, name, values[:1], result.queries, start, **at)
     return made
 
 
@@ -602,7 +601,9 @@ def under(setting, reading, names, baseline=None):
     return made
 
 
-def rows(setting, variant, values, queries, baseline=None, *, measures=evaluate.MEASURES, scale=100, **keys):
+def rows(
+    setting, variant, values, queries, baseline=None, *, measures=evaluate.MEASURES, scale=100, tested=True, **keys
+):
     """Rows of a record: one a measure, with its interval and the paired difference to a baseline.
 
     Parameters
@@ -617,6 +618,8 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=evaluate.
         Names of the measures; as many of them as there are values.
     scale : float
         The unit in which they are told, as in `evaluate.summary`.
+    tested : bool
+        Whether the difference has a permutation test.
     **keys
         Further keys and fields of the rows.
 
@@ -630,9 +633,9 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=evaluate.
         row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
         row |= {"metric": measure, **keys, **evaluate.summary(values[number], queries, of_scope, scale)}
         if baseline is not None:
-            gap = evaluate.difference(values[number], baseline[number], queries, of_scope, scale)
+            gap = evaluate.difference(values[number], baseline[number], queries, of_scope, scale, tested)
             told = ("low", "high", "scope_low", "scope_high")
             row |= {f"difference_{end}": gap[end] for end in told if end in gap}
-            row |= {"difference": gap["measured"], "p": gap["p"]}
+            row |= {"difference": gap["measured"], "p": gap.get("p")}
         made.append(row)
     return made
