@@ -1,0 +1,297 @@
+"""What a model's reply says: the final answer, the verdict of a judge, the citations of a critic.
+
+A reply decides only by what the model itself states in the form that the prompt asks for. Whatever cannot be read is
+unparsed (None), to be counted and shown, never a No and never "nothing cited". Before anything is read:
+
+1. Thoughts between `<think>` and `</think>` are left out; a reply that ends inside them says nothing.
+2. Echoes are blanked. An echo is a run of four or more words that stands in this order in a text that the model was
+   given (case and punctuation aside), or the whole of a shorter text. Callers hand these texts over as `given`: the
+   question, the gold answer and the candidate to a judge, the question and the memories to a critic; the prompts
+   themselves are known. A text of one word, behind labels or not (`Yes`, `Output: Yes`, `[NO_CITE]`), cannot be told
+   from the model's own words and is no echo; where it stands decides then.
+3. In verdicts and citations, quotations (in quotation marks, on one line) are blanked, unless they are a bare statement
+   in the place of one: `Output: "Yes"`.
+
+What a reply states more than once must agree; otherwise it is unparsed.
+"""
+
+import re
+from itertools import dropwhile, takewhile
+from typing import NamedTuple
+
+from earlib.llm.prompts import template
+
+RUN = 4  # words; shorter runs are shared by chance
+EXAMPLE_RUN = 15  # of the citations prompt: one more than "Output: Answer: I don't have ... Citations: [NO_CITE]"
+BLANK = "\u25ae"  # stands for what was blanked: neither a word nor punctuation that may follow a verdict
+
+_WORD = re.compile(r"[^\W_]+")
+_LABELS = {"output", "answer", "verdict", "evaluation", "judgment", "judgement", "decision", "conclusion", "final"}
+_LABELS |= {"citation", "citations", "cited"}
+
+
+class Citations(NamedTuple):
+    """What a critic's reply cites."""
+
+    indices: tuple | None  # positions in the slate, ascending, each once; () if none is useful; None if unparsed
+    reason: str = ""  # why it is unparsed
+
+
+_FINAL = re.compile(r"(?im)^[^\w\n]*(?:final[^\S\n]+)?answer[*_]*[^\S\n]*:[*_]*")
+_MADE_UP = re.compile(r"(?im)^[^\w\n]*question[*_]*[^\S\n]*:")
+
+
+def answer(reply, given=()):
+    """The final answer of a reply to the answer prompt.
+
+    It is the first paragraph behind the last label `Answer:` at the start of a line (bold or not, `Final Answer:` too),
+    up to a label `Citations:`; what follows a label `Question:` is a further question that the model made up. A reply
+    without a label `Answer:` is the answer as it stands. A label inside an echo is none, and `<final answer>` is the
+    prompt's own. What the answer itself quotes stays in it.
+
+    Parameters
+    ----------
+    reply : str or None
+    given : sequence of str
+        Texts that the model was given.
+
+    Returns
+    -------
+    str or None
+        None (unparsed) for an empty reply, or a label with nothing behind it.
+    """
+    reply = _spoken(reply)
+    echoes = _echoes(reply, given, "answer", RUN)
+    labels = [
+        label
+        for label in _FINAL.finditer(reply)
+        if not any(start < label.end() and label.start() < end for start, end in echoes)
+        and not re.match(r"\s*<final answer>", reply[label.end() :], re.IGNORECASE)
+    ]
+    if labels:
+        end = _MADE_UP.search(reply, labels[0].end())
+        reply = reply[: end.start()] if end else reply
+        last = max(label.end() for label in labels if label.end() <= len(reply))
+        reply = re.split(r"(?im)^[^\w\n]*citations?\b[*_]*\s*:", reply[last:])[0].strip()
+        reply = re.split(r"\n\s*\n", reply)[0]
+    return reply.strip(" \t\r\n*`_") or None
+
+
+# A verdict word as a statement: at the end, or before punctuation or a reason. Not "No details are missing", "Yes/No",
+# "Yes or no", "Yes, no", "No. 5", "No-one".
+_SAYS = (
+    r"(?P<said>yes|no)\b(?!-\w|\.\s*\d)(?=\s*(?:$|[^\w\s/|&" + BLANK + r"]|(?:because|since)\b))"
+    r"(?![^\w.!?]*(?:(?:or|and)\b[^\w.!?]*)?(?:yes|no)\b)"
+)
+_LABEL = r"(?:(?:so|thus|hence|therefore|the|my|final|correct)\b,?\s+)*"
+_OUTPUT = r"(?:output|verdict|evaluation|judge?ment|decision|conclusion)"
+_IS = r"\s*(?:[:=]|\b(?:is|would be|should be)\b)"
+_ANSWER = r"(?:(?:my|final)\s+)*answer"
+_LABELLED = re.compile(rf"[^\w{BLANK}]*(?:(?:{_LABEL}{_OUTPUT}{_IS}|{_ANSWER}\s*:)[^\w{BLANK}]*)+{_SAYS}", re.I)
+_LABEL_ALONE = re.compile(rf"(?im)^([^\w\n]*(?:{_LABEL}{_OUTPUT}|{_ANSWER})[^\S\n]*:)\s*\n\s*")
+_OPENING = re.compile(_SAYS, re.I)
+_ALONE = re.compile(r"[(\[{]*(?P<said>yes|no)[\W_]*$", re.I)
+# What makes a word alone no verdict: a question that the model asked itself, or a heading of something else.
+_LEADS_ELSEWHERE = re.compile(rf"[^{BLANK}\s]\s*\?$|^(?!.*\b{_OUTPUT}\b).*:$", re.I)
+# The prompt's fields with what stands behind them, on the same line or on the next that is not empty.
+_FIELDS = (
+    r"question|response|candidate|ground[- ]truth|(?:ground[- ]truth|gold|correct|expected|reference|candidate|given|"
+    r"generated|model(?:'s|-generated)?)\s+(?:answer|response)"
+)
+_FIELD = rf"(?im)^[^\w\n]*(?:{_FIELDS}{{}})[^\S\n]*:\s*.*"
+
+
+def verdict(reply, given=()):
+    """The verdict of a reply to the judge prompt.
+
+    Read are, in either case and with or without bold, bullets and code marks:
+
+    a. a labelled verdict at the start of a line or a sentence, `Output: Yes`; also Verdict, Evaluation, Judgment,
+       Decision, Conclusion (with `:` or "is") and `Answer:`;
+    b. a line of one word, `No.`;
+    c. the word that opens the reply before punctuation, "No, it was yesterday";
+    d. a last sentence of one word.
+
+    b and d do not count where they answer a question that the model asked itself ("Does it omit anything? No."), or
+    stand under a heading of something else ("The candidate says:"). The prompt's own fields (`Question:`, `Ground-truth
+    Answer:`, `Response:`) are left out with what stands behind them, and beside them `Answer:` too. All verdicts found
+    must agree. "Correct" and "true" are no verdicts: the prompt asks for Yes or No.
+
+    Parameters
+    ----------
+    reply : str or None
+    given : sequence of str
+        Question, gold answer and candidate.
+
+    Returns
+    -------
+    bool or None
+        None (unparsed) if the reply states no verdict, or both.
+    """
+    own = _plain(_own(reply, given, "judge", RUN), r"\W*(?:yes|no)\W*", r"(?:\A|[:=])\s*")
+    own = re.sub(r"(?i)\A\s*[\"'\u201c](\W*(?:yes|no)\W*)\Z", r"\1", own)
+    if re.search(_FIELD.format(""), own):
+        own = re.sub(_FIELD.format("|answer"), BLANK, own)
+    own = _LABEL_ALONE.sub(r"\1 ", own)
+    lines = [line.strip(" \t\r>|#\u2022-") for line in own.split("\n")]
+    said = {found["said"].casefold() for found in _verdicts([line for line in lines if line])}
+    return said == {"yes"} if len(said) == 1 else None
+
+
+def _verdicts(lines):
+    """Every verdict that the lines of a reply state."""
+    opening = next((number for number, line in enumerate(lines) if _WORD.search(line)), None)
+    before = ""
+    for number, line in enumerate(lines):
+        sentences = re.split(r"(?<=[.!?])\s+", line)
+        found = [_OPENING.match(line)] if number == opening else []
+        for at, sentence in enumerate(sentences):
+            found.append(_LABELLED.match(sentence))
+            last = number == len(lines) - 1 and at == len(sentences) - 1
+            if (last or len(sentences) == 1) and not _LEADS_ELSEWHERE.search(before):
+                found.append(_ALONE.match(sentence))
+            before = sentence
+        yield from filter(None, found)
+
+
+_GROUP = re.compile(r"\[([^\[\]]*)\]")
+_NO_CITE = re.compile(r"\bno[ _-]*cite(?:s|d|ations?)?\b", re.I)
+_NONE = re.compile(r"(?i)^[\[(\s]*(?:none|n/a)\b")
+_STATED = re.compile(r"(?i)\bcit(?:ations?|ed)\b(?:\(s\)|\s+memor(?:y|ies))?[^\S\n]*:")
+
+
+def citations(reply, size, given=()):
+    """The memories that a reply to the citations prompt cites.
+
+    The stated line decides: what stands behind `Citations:` on the same line or, if that is empty, on the next, with
+    the lines right below it that only go on with the list or begin with a bracket. There, lists in brackets count
+    (`[0, 2]`, `[0][2]`, `[0] and [2]`, `[Memory 0]`), a bare list (`0, 2`), and as "none is useful" `[NO_CITE]`,
+    `NO_CITE`, `None` and `[]`; any other bracket there makes the reply unparsed.
+
+    A reply without that label is read by its brackets: every list of whole numbers is cited, `NO_CITE` says none, and
+    prose are other brackets, years (1000 and above), headings (`Memory [0]:`, `[0]:`, a line `- Memory [0]`) and
+    numbers without brackets ("Memory 2 says").
+
+    A memory cited twice is cited once. An index that no memory has makes the reply unparsed: whoever counts from 1
+    means other memories by the rest, too. So do citations beside `NO_CITE`, and stated lines that disagree.
+
+    Parameters
+    ----------
+    reply : str or None
+    size : int
+        How many memories the slate has.
+    given : sequence of str
+        Question and memories.
+
+    Returns
+    -------
+    Citations
+    """
+    own = _own(reply, given, "citations", EXAMPLE_RUN).translate({0x3010: "[", 0x3011: "]", ord("\\"): None})
+    first, *stated = _STATED.split(_plain(own, r"\W*(?:[\d\s,]*|no_cite)\W*", r"cit\w+\s*:\s*"))
+    if not stated:
+        return _checked(*_cited_in_prose(first), size)
+    found = {_checked(*_cited_in_list(text), size) for text in stated}
+    return found.pop() if len(found) == 1 else Citations(None, "stated lines disagree")
+
+
+def _cited_in_list(text):
+    """Indices, whether none is said to be useful, and what cannot be read, behind a label."""
+    first, *below = text.strip().split("\n")
+    going_on = takewhile(lambda line: re.match(r"\W*\[", line) or _numbers(line), below)
+    line = " ".join([first, *going_on]).strip(" \t\r.\"'")
+    if not re.search(r"\w|\[\s*\]", line):
+        return [], False, "nothing behind the label"
+    none = bool(_NO_CITE.search(line) or _NONE.match(line))
+    line = _NONE.sub("", _NO_CITE.sub(" ", line))
+    groups = _GROUP.findall(line)
+    if none and not re.search(r"\d", line):
+        return [], True, ""
+    outside = _numbers(_GROUP.sub(" ", line).replace("[", " ").replace("]", " "))
+    parts = [_numbers(group) for group in groups] if groups else [outside]
+    if None in parts or (groups and outside):
+        return [], none, "no list of indices behind the label"
+    return sum(parts, []), none, ""
+
+
+def _cited_in_prose(text):
+    """Indices, whether none is said to be useful, and what is missing, in a reply without a label."""
+    text = re.sub(r"(?im)\[[^\[\]]*\][^\S\n]*:|^[^\S\n]*-[^\S\n]*memory[^\S\n]*\[[^\[\]]*\][^\S\n]*$", BLANK, text)
+    groups = _GROUP.findall(text)
+    lists = [numbers for numbers in map(_numbers, groups) if numbers and min(numbers) < 1000]
+    none = any(_NO_CITE.fullmatch(group.strip()) for group in groups) or bool(re.search(r"\bNO[_-]CITE\b", text))
+    return sum(lists, []), none, "" if lists or none else "no citation in brackets"
+
+
+def _checked(indices, none, problem, size):
+    outside = [index for index in indices if not 0 <= index < size]
+    if none and indices:
+        problem = "citations beside NO_CITE"
+    elif outside:
+        problem = "an index that no memory has"
+    return Citations(None, problem) if problem else Citations(tuple(sorted(set(indices))))
+
+
+def _numbers(text):
+    """The whole numbers of a list of them, [] for nothing, None for anything else."""
+    text = re.sub(r"(?i)\b(?:memory|memories|and)\b|[#,;&()\u2022]|(?<=\d)\.(?!\d)|(?<!\S)-(?=\s)", " ", text)
+    parts = text.split()
+    return [int(part) for part in parts] if all(re.fullmatch(r"[+-]?[0-9]{1,9}", part) for part in parts) else None
+
+
+def _spoken(reply):
+    """A reply without the model's thoughts."""
+    reply = re.sub(r"(?is)^.*</think(?:ing)?>", "", reply or "")
+    return re.sub(r"(?is)<think(?:ing)?>.*$", "", reply)
+
+
+def _own(reply, given, prompt, run):
+    """What the model itself says: a reply without thoughts and echoes."""
+    reply = _spoken(reply)
+    parts, end = [], 0
+    for start, stop in _echoes(reply, given, prompt, run):
+        parts += [reply[end:start], BLANK]
+        end = stop
+    return "".join([*parts, reply[end:]])
+
+
+def _echoes(reply, given, prompt, run):
+    """Start and end of every echo in a reply, in order."""
+    if isinstance(given, str):
+        raise TypeError("given: expected a sequence of texts, found one text; put it into a list")
+    places = list(_WORD.finditer(reply))
+    words = [place[0].casefold() for place in places]
+    echoed = [False] * len(words)
+    for text, length in [(template(prompt), run), *((text, RUN) for text in given)]:
+        source = [word.casefold() for word in _WORD.findall(text)]
+        stated = list(dropwhile(_LABELS.__contains__, source))
+        if len(stated) < 2 or stated == ["no", "cite"]:
+            continue
+        length = min(length, len(source))
+        runs = {tuple(source[at : at + length]) for at in range(len(source) - length + 1)}
+        for at in range(len(words) - length + 1):
+            if tuple(words[at : at + length]) in runs:
+                echoed[at : at + length] = [True] * length
+    found = []
+    for at, place in enumerate(places):
+        if echoed[at] and at and echoed[at - 1]:
+            found[-1][1] = place.end()
+        elif echoed[at]:
+            found.append([place.start(), place.end()])
+    return found
+
+
+_QUOTATION = re.compile(r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|(?<!\w)'(?:[^'\n]|(?<=\w)'(?=\w))*'(?!\w)")
+
+
+def _plain(text, statement, place):
+    """A text without bold, code and LaTeX marks, and without quotations but bare statements in their place."""
+    text = re.sub(r"[*`]+|(?<![^\W_])_+|_+(?![^\W_])", "", re.sub(r"(?m)^[^\S\n]*```\w*[^\S\n]*$", "", text))
+    text = re.sub(r"\\(?:boxed|text)\{", "{", text)
+    text = re.sub(r"[\"'](\w+)[\"']\s*:", r"\1:", text)  # a key of JSON
+
+    def kept(found):
+        bare = re.fullmatch(statement, found[0], re.I)
+        return found[0] if bare and re.search(place + r"\Z", text[: found.start()][-20:], re.I) else BLANK
+
+    return _QUOTATION.sub(kept, text)

@@ -1,0 +1,198 @@
+"""Measures against counts by hand, against brute force, and against judges that cannot judge."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from earlib import datasets, evaluate, experiment
+from earlib.datasets.download import Unavailable
+from earlib.llm import measures
+
+
+@pytest.mark.parametrize(("text", "normal"), [
+    ("The Cat's  hat!", "cats hat"),
+    ("a an the", ""),
+    ("An apple, a day; the rest.", "apple day rest"),
+    ("7 May, 2023", "7 may 2023"),
+    ("well-known", "wellknown"),
+    ("Theatre and answer", "theatre and answer"),
+    ("", ""),
+    ("?!", ""),
+    ("  \n\t ", ""),
+    ("caf\u00e9 \u2013 bar", "caf\u00e9 \u2013 bar"),  # only ASCII punctuation goes, as in SQuAD
+])  # fmt: skip
+def test_normalisation(text, normal):
+    assert measures.normalise(text) == normal
+
+
+@pytest.mark.parametrize(("answer", "gold", "expected"), [
+    ("7 May 2023", "7 May 2023", 1),
+    ("On 7 May, 2023.", "7 May 2023", 6 / 7),
+    ("May 2023", "7 May 2023", 4 / 5),
+    ("the cat", "a cat!", 1),
+    ("cat cat", "cat", 2 / 3),
+    ("cat cat", "cat cat dog", 4 / 5),
+    ("cat", "dog", 0),
+    ("", "", 1),
+    ("The", "a.", 1),
+    ("", "dog", 0),
+    ("dog", "", 0),
+    ("Insufficient information.", "dog", 0),
+    ("pottery, camping", "camping, pottery", 1),
+    ("dogs", "dog", 0),  # no stems
+    ("salt pepper", "salt and pepper", 4 / 5),  # "and" is a word
+])  # fmt: skip
+def test_token_f1(answer, gold, expected):
+    assert measures.f1([answer], [gold]) == pytest.approx([expected])
+
+
+def test_f1_keeps_the_shape_and_leaves_out_what_is_unparsed():
+    found = measures.f1([["cat", None, "dog"], [None, "a cat", ""]], ["cat", "cat", "cat"])
+    np.testing.assert_array_equal(found, [[1, np.nan, 0], [np.nan, 1, 0]])
+    assert measures.f1([], []).shape == (0,)
+
+
+WORDS = st.lists(st.sampled_from(["cat", "dog", "the", "May", "7", "May,", "!"]), max_size=6).map(" ".join)
+
+
+@given(WORDS, WORDS)
+def test_f1_is_symmetric_between_0_and_1_and_the_harmonic_mean(answer, gold):
+    (found,) = measures.f1([answer], [gold])
+    assert found == measures.f1([gold], [answer])[0] and 0 <= found <= 1
+    assert measures.f1([answer], [answer]) == [1]
+    said, right = measures.normalise(answer).split(), measures.normalise(gold).split()
+    same = (Counter(said) & Counter(right)).total()
+    if same:
+        precision, recall = same / len(said), same / len(right)
+        assert found == pytest.approx(2 * precision * recall / (precision + recall))
+
+
+def test_verdicts_that_cannot_be_read_are_no_no():
+    values = measures.judged([[True, False, None], [None, True, True]])
+    np.testing.assert_array_equal(values, [[1, 0, np.nan], [np.nan, 1, 1]])
+    assert measures.share(values) == (75.0, 4, 2)
+    assert measures.share([np.nan]) == (None, 0, 1)
+    assert measures.share([]) == (None, 0, 0)
+
+
+def test_values_go_where_all_values_go():
+    """Two systems of two seeds on four questions: paired where both could be read, the rest counted."""
+    one = measures.judged([[True, True, None, False], [True, False, True, True]])
+    other = measures.judged([[False, True, True, False], [True, None, True, False]])
+    queries = np.array([[0, 1, 2, 3], [4, 5, 6, 7]])
+    found = evaluate.summary(one, queries)
+    assert found["measured"] == pytest.approx((200 / 3 + 75) / 2)
+    assert (found["n_queries"], found["n_queries_most"], found["excluded"]) == (3, 4, 1)
+    assert evaluate.difference(one, other, queries)["measured"] == pytest.approx(100 / 3)
+    setting = experiment.Setting(dataset="toy", seeds=2)
+    values, others = np.stack([one, one]), np.stack([other, other])
+    rows = experiment.rows(setting, "ear", values, queries, others, measures=("f1", "j"))
+    assert [row["metric"] for row in rows] == ["f1", "j"] and rows[1]["excluded"] == 1
+
+
+@given(st.lists(WORDS, min_size=1, max_size=12))
+def test_the_constant_answer_is_the_best_on_the_training_questions(golds):
+    if not any(map(measures.normalise, golds)):
+        with pytest.raises(ValueError, match="none of these has a word"):
+            measures.constant_answer(golds)
+        return
+    counted = [gold for gold in golds if measures.normalise(gold)]
+    reached = [round(float(measures.f1([gold] * len(counted), counted).sum()), 9) for gold in counted]
+    assert measures.constant_answer(golds) == counted[reached.index(max(reached))]
+
+
+def test_the_constant_answer_of_equally_good_ones_is_the_first():
+    assert measures.constant_answer(["dog", "Cat", "cat", "the cat"]) == "Cat"
+    assert measures.constant_answer(["dog", "cat"]) == "dog"
+
+
+def test_flips():
+    found = measures.flips([True, True, False, None, None], [True, False, False, True, None])
+    np.testing.assert_array_equal(found, [0, 1, 0, np.nan, np.nan])
+    assert measures.share(found) == (pytest.approx(100 / 3), 3, 2)
+
+
+GOLDS = ["7 May 2023", "the summer of 2022", "in June 2023", "red", "Red.", "a blue car", "yes"]
+TYPES = ["temporal"] * 3 + ["single-hop"] * 3 + ["open-domain"]
+
+
+def test_planted_answers_are_what_they_say():
+    made = measures.planted(GOLDS, TYPES, np.random.default_rng(0))
+    assert made == measures.planted(GOLDS, TYPES, np.random.default_rng(0))
+    kinds = {at: [one.kind for one in made if one.question == at] for at in range(len(GOLDS))}
+    assert kinds[6] == ["gold", "reworded"]  # no other question of its type
+    assert kinds[0] == kinds[3] == ["gold", "reworded", "other"]
+    for one in made:
+        gold = GOLDS[one.question]
+        assert one.right == (one.kind != "other")
+        if one.kind == "other":
+            assert one.candidate in GOLDS and TYPES[GOLDS.index(one.candidate)] == TYPES[one.question]
+            assert measures.f1([one.candidate], [gold]) == 0
+        else:
+            assert gold.rstrip(".") in one.candidate
+    (wrong,) = (one.candidate for one in made if one.question == 0 and one.kind == "other")
+    assert wrong == "the summer of 2022"  # "in June 2023" shares a word
+    drawn = {measures.planted(GOLDS, TYPES, np.random.default_rng(seed))[-3].candidate for seed in range(9)}
+    assert drawn == {"red", "Red."}
+
+
+def test_planted_answers_on_locomo():
+    try:
+        queries = datasets.load("locomo").asked
+    except Unavailable as error:
+        pytest.skip(str(error))
+    chosen = queries[::5]
+    golds = [query.answer for query in chosen]
+    made = measures.planted(golds, [query.category for query in chosen], np.random.default_rng(1))
+    counts = Counter(one.kind for one in made)
+    assert counts["gold"] == counts["reworded"] == len(chosen) == 308
+    assert counts["other"] == len(chosen)
+    constant = measures.constant_answer([query.answer for query in queries if query not in chosen])
+    assert 0 < measures.share(measures.f1([constant] * len(golds), golds)).percent < 20
+
+
+def test_adversarial_questions_have_no_planted_answers():
+    with pytest.raises(ValueError, match="adversarial questions have no gold answer; take Benchmark.asked"):
+        measures.planted(["", "red"], [datasets.ADVERSARIAL, "single-hop"], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("judge", "right", "wrong"), [
+    (lambda one: True, 100, 0),
+    (lambda one: False, 0, 100),
+    (lambda one: one.right, 100, 100),
+    (lambda one: not one.right, 0, 0),
+])  # fmt: skip
+def test_a_judge_that_cannot_judge_is_seen(judge, right, wrong):
+    made = measures.planted(GOLDS, TYPES, np.random.default_rng(0))
+    found = measures.accuracy([judge(one) for one in made], made)
+    assert [found[kind].percent for kind in ("gold", "reworded", "other")] == [right, right, wrong]
+
+
+def test_verdicts_on_planted_answers_that_cannot_be_read_are_counted_apart():
+    made = measures.planted(GOLDS, TYPES, np.random.default_rng(0))
+    found = measures.accuracy([None if one.kind == "gold" else one.right for one in made], made)
+    assert found["gold"] == (None, 0, 7) and found["other"].percent == 100
+
+
+def test_citations_against_gold():
+    gold = [[True, False, True], [False, False, False], [True, True, False], [True, False, False]]
+    counts = measures.citation_counts([(0, 1), (2,), None, ()], gold)
+    np.testing.assert_array_equal(counts, [[1, 0, np.nan, 0], [2, 1, np.nan, 0], [2, 0, np.nan, 1]])
+    assert measures.quality(counts) == (pytest.approx(100 / 3), pytest.approx(100 / 3), 3, 1)
+    assert measures.quality(counts[:, 1:2]) == (0.0, None, 1, 0)
+    assert measures.quality(counts[:, 3:]) == (None, 0.0, 1, 0)
+    assert measures.quality(counts[:, 2:3]) == (None, None, 0, 1)
+
+
+@given(st.lists(st.tuples(st.lists(st.booleans(), min_size=5, max_size=5), st.sets(st.integers(0, 4))), max_size=8))
+def test_precision_and_recall_by_brute_force(slates):
+    gold, cited = [one for one, _ in slates], [sorted(one) for _, one in slates]
+    found = measures.quality(measures.citation_counts(cited, np.array(gold, bool).reshape(-1, 5)))
+    pairs = [(is_gold, at in picks) for (one, picks) in slates for at, is_gold in enumerate(one)]
+    hits = sum(is_gold and picked for is_gold, picked in pairs)
+    for value, total in ((found.precision, sum(p for _, p in pairs)), (found.recall, sum(g for g, _ in pairs))):
+        assert value is None if not total else math.isclose(value, 100 * hits / total)
