@@ -412,7 +412,7 @@ def _panels(frame, panel, height, share):
     panels = {}
     for key, axes in zip(keys, all_axes, strict=True):
         panels[key] = (axes, frame[frame[panel] == key] if panel else frame)
-        axes.set_title("" if key is None else "\n".join(textwrap.wrap(paper.label(key), 72 // len(keys))))
+        axes.set_title("" if key is None else "\n".join(textwrap.wrap(paper.label(key), 54 // len(keys))))
     return figure, panels
 
 
