@@ -157,6 +157,7 @@ class Reading(NamedTuple):
 
 ADAM_RATES, SGD_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (0.1, 1.0, 10.0)
 _REPLAY = ("buffer_training", "ear_adapter", "ear")
+_EXPLORED = ("explorer_training", "ear_adapter", "explorer_test", "ear")
 _TRAINED = ("rmm", "explorer_training", "buffer_training", "ear_adapter", "ear")
 READINGS = (
     Reading("as everywhere else", "default"),
@@ -165,10 +166,10 @@ READINGS = (
     Reading("update rule", "Adam, rate tuned", rates=ADAM_RATES, concerns=_TRAINED),
     Reading("start of W", "normal, 0.01", {"init": "normal"}),
     Reading("batch", "an update a query", {"batch_size": 1}, concerns=_TRAINED),
-    Reading("adapted embeddings", "not normalised", {"normalise": False}),
-    Reading("p of a slate", "softmax of noisy scores", {"likelihood": "noisy"}, concerns=_TRAINED),
+    Reading("adapted embeddings", "not normalised", {"normalise": False}, concerns=_TRAINED),
+    Reading("p of a slate", "softmax of noisy scores", {"likelihood": "noisy"}, concerns=("rmm", *_REPLAY)),
     Reading("p of a slate", "Plackett-Luce", {"likelihood": "plackett-luce"}, concerns=_TRAINED),
-    Reading("bandit statistics", "reset at each call", {"statistics": "reset"}),
+    Reading("bandit statistics", "reset at each call", {"statistics": "reset"}, concerns=_EXPLORED),
     Reading("slate returned", "after round T", {"test_slate": "after"}, concerns=("explorer_test", "ear")),
     Reading("citations aggregated", "over T rounds", {"aggregate": "rounds"}, concerns=_REPLAY),
     Reading("unseen candidates", "left out", {"unseen": "left out"}, concerns=_REPLAY),

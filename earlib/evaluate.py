@@ -13,7 +13,7 @@ from earlib.ranking import best
 
 MEASURES = ("recall@5", "hitrate@5", "fractional recall@5")
 RESAMPLES = 2000
-PERMUTATIONS = 5000
+PERMUTATIONS = 10_000
 
 
 def measure(candidates, queries, slates):
@@ -199,9 +199,9 @@ def only(values, queries, wanted):
 def summary(values, queries, scopes=None, scale=100):
     """Mean over seeds, deviation between them, and 95 % intervals over questions and over conversations.
 
-    An interval resamples questions, or whole conversations (percentile bootstrap, 2,000 resamples, fixed generator),
-    after averaging each question over the seeds that evaluated it; it is therefore the same whenever it is computed.
-    Conversations are few, and percentile intervals over few are somewhat too short.
+    Every seed counts alike, and within it every question. An interval resamples questions, each in all its seeds at
+    once, or whole conversations (percentile bootstrap, 2,000 resamples, fixed generator); it is therefore the same
+    whenever it is computed. Conversations are few, and percentile intervals over few are somewhat too short.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def difference(values, others, queries, scopes=None, scale=100, tested=True):
     -------
     dict
         As `summary`, and if it is to be tested `p` of a two-sided paired permutation test: the two systems change
-        places at random, in all seeds of a question together.
+        places at random, in all seeds of a question together. None if they differ on no question: nothing to test.
     """
     gap = values - others
     told = summary(gap, queries, scopes, scale)
@@ -282,16 +282,19 @@ def first_above(seen, means, level):
 
 
 def _totals(values, units):
-    """Sum and number of the values of each unit (a question, a conversation), over all seeds."""
+    """Weighted sum and weight of the values of each unit (a question, a conversation), every seed of weight 1."""
     counted = ~np.isnan(values)
+    weight = np.broadcast_to(1 / counted.sum(1, keepdims=True), values.shape)[counted]
     _, unit = np.unique(units[counted], return_inverse=True)
-    return np.bincount(unit, values[counted]), np.bincount(unit).astype(float)
+    return np.bincount(unit, weight * values[counted]), np.bincount(unit, weight)
 
 
 def _permuted(gap, queries):
     """p of the permutation test; questions without a difference are the same under every permutation."""
     total, _ = _totals(gap, queries)
     total = total[np.abs(total) > 1e-12]
+    if not len(total):
+        return None
     if len(total) < 2:  # one change of sign leaves the size of the difference as it is
         return 1.0
 
@@ -305,7 +308,7 @@ def _permuted(gap, queries):
 
 def _interval(values, units, scale):
     total, times = _totals(values, units)
-    if np.ptp(total / times) == 0:  # nothing to resample: all have the same value
+    if np.ptp(total / times) < 1e-12:  # nothing to resample: all have the same value
         return (float(scale * total[0] / times[0]),) * 2
 
     def mean(total, times, axis):

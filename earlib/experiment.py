@@ -50,7 +50,7 @@ class Setting(Checked):
     epochs: int = Field(1, description="passes over the training queries", ge=1)
     evaluate_every: int | None = Field(None, description="training queries between evaluations; None: at the end", ge=1)
     validate_on_training: bool = Field(
-        False, description="evaluate on the last fifth of the training questions, and train on the others: for choices"
+        False, description="a seed evaluates on the last fifth of its training questions, and trains on the others"
     )
 
 
@@ -104,7 +104,7 @@ def split(scopes, setting, seed):
     Seed i takes `numpy.random.default_rng(i)`. Random: its permutation of the questions, the first 80 % to train,
     in that order. By conversation: its choice of a fifth of the conversations to evaluate; the questions of the
     others, permuted, to train. A later epoch permutes the training questions anew. With `validate_on_training` the
-    last fifth of the training questions takes the place of the evaluation questions, which nothing sees then.
+    last fifth of the training questions takes the place of the evaluation questions, which the seed does not see then.
 
     Parameters
     ----------
@@ -508,8 +508,10 @@ def curve(setting, name, **changes):
     return made
 
 
-def tuned_rate(setting, name, rates, **changes):
-    """The learning rate whose adapter has the best Recall@5 on a part of the training questions kept for that.
+def tuned_rates(setting, name, rates, **changes):
+    """The learning rate of each seed whose adapter has the best Recall@5 on a part of its training questions.
+
+    A seed chooses for itself, on a part that it kept for that: another seed's part holds its evaluation questions.
 
     Parameters
     ----------
@@ -523,9 +525,10 @@ def tuned_rate(setting, name, rates, **changes):
 
     Returns
     -------
-    rate : float
-    reached : dict of float to float
-        Recall@5 in percent on the part kept, by rate; a rate at which the adapter diverges has none.
+    chosen : list of float
+        One a seed.
+    reached : dict of float to numpy.ndarray
+        Recall@5 in percent on the parts kept, `[R]`, by rate; a rate at which an adapter diverges has none.
     """
     kept_apart = setting.model_copy(update={"validate_on_training": True})
     reached = {}
@@ -534,10 +537,41 @@ def tuned_rate(setting, name, rates, **changes):
             result = run(kept_apart, Config(**{**VARIANTS[name].changes, **changes, "learning_rate": rate}))
         except FloatingPointError:
             continue
-        reached[rate] = evaluate.summary(result.adapter[-1, 0], result.queries)["measured"]
+        reached[rate] = 100 * np.nanmean(result.adapter[-1, 0], axis=1)
     if not reached:
         raise FloatingPointError(f"{name} diverges at every learning rate of {rates}; add smaller ones")
-    return max(reached, key=reached.get), reached
+    return [max(reached, key=lambda rate: reached[rate][seed]) for seed in range(setting.seeds)], reached
+
+
+def run_tuned(setting, name, rates, **changes):
+    """Run a variant with the learning rate that each seed chose: `tuned_rates`, with the result of `run_variant`."""
+    chosen, _ = tuned_rates(setting, name, rates, **changes)
+    at = {rate: run_variant(setting, name, **changes, learning_rate=rate) for rate in dict.fromkeys(chosen)}
+    seeds = [(at[rate], seed) for seed, rate in enumerate(chosen)]
+    values, queries = np.stack([one.values[:, seed] for one, seed in seeds], 1), at[chosen[0]].queries
+    return Answers(values, queries, np.stack([one.slates[seed] for one, seed in seeds]))
+
+
+def readings(options):
+    """The readings of some questions that the paper leaves open, the default reading first.
+
+    Parameters
+    ----------
+    options : list of str
+        Their names, or "all".
+
+    Raises
+    ------
+    ValueError
+        For a name that no reading has.
+    """
+    default, *others = READINGS
+    known = list(dict.fromkeys(reading.option for reading in others))
+    for option in options:
+        if option != "all" and option not in known:
+            told = ", ".join(known)
+            raise ValueError(f"options: unknown {option!r}{datasets.near(option, known)}; known: all, {told}")
+    return default, [reading for reading in others if "all" in options or reading.option in options]
 
 
 def shares_gold(setting):
@@ -579,10 +613,9 @@ def under(setting, reading, names, baseline=None):
             return run_control(setting, name, **critic)
         if name not in reading.concerns:
             return run_variant(setting, name)
-        changes = dict(reading.changes)
         if reading.rates:
-            changes["learning_rate"], _ = tuned_rate(setting, name, reading.rates, **changes)
-        return run_variant(setting, name, **changes)
+            return run_tuned(setting, name, reading.rates, **reading.changes)
+        return run_variant(setting, name, **reading.changes)
 
     made = []
     for name in names:
@@ -594,8 +627,8 @@ def under(setting, reading, names, baseline=None):
             told = {"dataset": setting.dataset, "encoder": setting.encoder, "split": of_reading.split}
             made.append({**told, "variant": name, "metric": "recall@5", **keys, "measured": None, "reason": reason})
             continue
-        paired = reading != READINGS[0] or baseline
-        same = paired and np.array_equal(queries, against.queries)
+        compares = reading != READINGS[0] or baseline
+        same = compares and np.array_equal(queries, against.queries)
         seen = {"sees_gold": name in VARIANTS and VARIANTS[name].explorer}
         made += rows(of_reading, name, values[:1], queries, against.values[:1] if same else None, **keys, **seen)
     return made

@@ -45,7 +45,7 @@ class Row(BaseModel, extra="allow", **FORM):
     difference_scope_low: float | None = Field(None, description="95 % interval of the difference over conversations")
     difference_scope_high: float | None = None
     p: float | None = Field(None, description="paired permutation test of the difference over questions", ge=0, le=1)
-    p_holm: float | None = Field(None, description="corrected for the record's tests of the same metric", ge=0, le=1)
+    p_holm: float | None = Field(None, description="corrected for all tests of its `family`", ge=0, le=1)
     reported: float | None = None
     printed: str | None = Field(None, description="the reported number as the paper prints it")
     reported_dataset: str | None = Field(None, description="the setting of the reported number")
@@ -285,25 +285,30 @@ def record(id, title, profile, parameters, provenance, rows):
         {"id": id, "title": title, "profile": profile, "parameters": parameters, "provenance": provenance, "rows": rows}
     )
     full = _validated(raw, f"record {id}")
-    by_key = {}
-    for one in full:
-        if by_key.setdefault(key_of(one), one) is not one:
-            raise ValueError(f"record {id}: two rows for {named(one)}; add the key that tells them apart")
-    for one in full:
-        one["verdict"] = _verdict(one, by_key)
-    _correct(full)
+    _judge(full, id)
     return {**raw, "rows": [_shortened(one) for one in full]}
 
 
-def _correct(rows):
-    """Holm's correction of all tests that a record makes on the same metric."""
-    by_metric = {}
+def _judge(rows, id):
+    """Give each row of a record its verdict and its corrected p."""
+    by_key = {}
+    for one in rows:
+        if by_key.setdefault(key_of(one), one) is not one:
+            raise ValueError(f"record {id}: two rows for {named(one)}; add the key that tells them apart")
+    for one in rows:
+        one["verdict"] = _verdict(one, by_key)
+    families = {}
     for one in rows:
         if one["p"] is not None:
-            by_metric.setdefault(one["metric"], []).append(one)
-    for tested in by_metric.values():
+            families.setdefault(family(one), []).append(one)
+    for tested in families.values():
         for one, p in zip(tested, multipletests([one["p"] for one in tested], method="holm")[1], strict=True):
             one["p_holm"] = float(f"{p:.6g}")
+
+
+def family(row):
+    """Which tests are corrected together (Holm): those of one metric and one table, told apart by these two keys."""
+    return row["metric"], row.get("over"), row.get("control")
 
 
 def _validated(raw, where):
@@ -452,6 +457,9 @@ def _compared(record, tolerance):
             return [f"the reference is of {kind} {there}, this record of {here}: not compared; make the reference anew"]
     if reference["parameters"] != record["parameters"]:
         return ["no reference for these parameters"]
+    changed = _not_following(reference)
+    if changed:
+        return [f"the reference does not follow from its own numbers: {changed}; make it anew"]
     now, then = ({key_of(row): row for row in one["rows"] if not row.get("varies")} for one in (record, reference))
     pairs = [(now.get(key), then.get(key)) for key in dict.fromkeys((*now, *then))]
     pairs = [pair for pair in pairs if any(row is not None and row["measured"] is not None for row in pair)]
@@ -463,13 +471,32 @@ def _compared(record, tolerance):
     return [f"reference: {len(pairs) - len(off)} of {len(pairs)} values within {within}{left_out}", *off]
 
 
+def _not_following(reference):
+    """The first row whose verdict or corrected p is not what the record's numbers give; "" if there is none."""
+    rows = _validated(reference, reference["id"])
+    stored = [(row["verdict"], row["p_holm"]) for row in rows]
+    _judge(rows, reference["id"])
+    for row, (verdict, p_holm) in zip(rows, stored, strict=True):
+        p = [math.inf if one is None else one for one in (row["p_holm"], p_holm)]
+        if row["verdict"] != verdict or not math.isclose(*p, rel_tol=1e-3):
+            return named(row)
+    return ""
+
+
 def _off(now, then, tolerance):
-    """What is wrong with a value, None if it is within the tolerance of the reference."""
+    """What is wrong with a row, None if it is within the tolerance of the reference.
+
+    A difference moves when either of its two sides does, so twice as far.
+    """
     name = f"  {named(now or then)}: "
     if now is None or then is None:
         return name + ("in the reference only" if now is None else "not in the reference")
-    here, there = now["measured"], then["measured"]
-    if None not in (here, there) and abs(here - there) <= tolerance + 1e-9:
-        return None
-    shown = ["not run" if one is None else f"{one:.6g}" for one in (here, there)]
-    return name + f"{shown[0]}, reference {shown[1]}"
+    for field, far in (("measured", 1), ("difference", 2), ("difference_low", 2), ("difference_high", 2)):
+        here, there = now.get(field), then.get(field)
+        if (here is None) != (there is None) or (here is not None and abs(here - there) > far * tolerance + 1e-9):
+            shown = ["not run" if one is None else f"{one:.6g}" for one in (here, there)]
+            return name + ("" if field == "measured" else f"{field} ") + f"{shown[0]}, reference {shown[1]}"
+    for field in ("printed", "decided"):
+        if now.get(field) != then.get(field):
+            return name + f"{field} {now.get(field)}, reference {then.get(field)}"
+    return None

@@ -10,7 +10,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from earlib import paper, paths
-from earlib.records import SEES_GOLD, key_of, load, named
+from earlib.records import SEES_GOLD, family, key_of, load, named
 
 
 def frame(record, **where):
@@ -146,8 +146,11 @@ def _number(value, metric):
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
 
 
-def caption(record, **where):
-    """What must stand under a table of these rows: setting, questions, seeds, what was left out or not run."""
+def caption(record, signs=True, **where):
+    """What must stand under a table of these rows: setting, questions, seeds, what was left out or not run.
+
+    Without `signs` it leaves out what ±, [ ], * and the verdicts of `table` mean: for a table of plain numbers.
+    """
     rows = _rows(record, where)
     run = [row for row in rows if row["measured"] is not None]
     against = _distinct(row["compared_with"] for row in run if row["verdict"] in ("same direction", "other direction"))
@@ -158,13 +161,16 @@ def caption(record, **where):
     ]
     spread = ["± standard deviation over seeds"] * any(row["std"] is not None for row in run)
     spread += ["[ ] 95 % interval over questions"] * any(row["low"] is not None for row in run)
+    meaning = [
+        ", ".join(spread),
+        "Direction against " + _joined(_keys_named(keys) for keys in against) if against else "",
+        f"* {SEES_GOLD}" if any(row.get("sees_gold") for row in run) else "",
+    ]
     parts = [
         _measured_on(run),
         setting(rows),
         ", ".join(filter(None, counts)),
-        ", ".join(spread),
-        "Direction against " + _joined(_keys_named(keys) for keys in against) if against else "",
-        f"* {SEES_GOLD}" if any(row.get("sees_gold") for row in run) else "",
+        *(meaning if signs else []),
         *(f"– {reason}" for reason in _distinct(row["reason"] for row in rows if row["measured"] is None)),
     ]
     return ". ".join(part.rstrip(".") for part in parts if part) + "."
@@ -234,13 +240,13 @@ def _ours_alone(frame, record, where):
 
 def _tests(record, where):
     """What the columns of a table of differences mean."""
-    shown = _distinct(row["metric"] for row in _rows(record, where) if row.get("p_holm") is not None)
+    shown = _distinct(family(row) for row in _rows(record, where) if row.get("p_holm") is not None)
     if not shown:
         return ""
-    counts = {sum(row["metric"] == one and row.get("p") is not None for row in record["rows"]) for one in shown}
+    counts = {sum(family(row) == one and row.get("p") is not None for row in record["rows"]) for one in shown}
     return (
         " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test over "
-        f"questions, corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests of this record on it."
+        f"questions, corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together."
     )
 
 

@@ -121,7 +121,7 @@ def test_the_permutation_test_is_that_of_all_sign_changes():
     exact = np.mean(np.abs((signs * gaps).sum(1)) >= abs(gaps.sum()) - 1e-12)
     told = evaluate.difference(gaps, np.zeros_like(gaps), np.arange(7)[None])
     assert told["p"] == pytest.approx(exact)
-    assert evaluate.difference(gaps, gaps, np.arange(7)[None])["p"] == 1
+    assert evaluate.difference(gaps, gaps, np.arange(7)[None])["p"] is None  # nothing to test
     one = np.eye(7)[:1]
     assert evaluate.difference(one, np.zeros_like(one), np.arange(7)[None])["p"] == 1
 

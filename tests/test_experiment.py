@@ -73,10 +73,18 @@ def test_bm25_ranks_by_words():
 
 
 def test_the_learning_rate_is_chosen_where_it_did_best():
-    rate, reached = experiment.tuned_rate(Setting(**SMALL), "ear_adapter", [1e-5, 3e-3], optimizer="adam")
-    assert set(reached) == {1e-5, 3e-3} and reached[rate] == max(reached.values())
+    setting, rates = Setting(**SMALL), [1e-5, 3e-4, 3e-3]
+    chosen, reached = experiment.tuned_rates(setting, "ear_adapter", rates, optimizer="adam")
+    assert set(reached) == set(rates)
+    answers = experiment.run_tuned(setting, "ear_adapter", rates, optimizer="adam")
+    for seed, rate in enumerate(chosen):
+        assert reached[rate][seed] == max(values[seed] for values in reached.values())
+        values, queries, slates = experiment.run_variant(setting, "ear_adapter", learning_rate=rate)
+        np.testing.assert_array_equal(answers.values[:, seed], values[:, seed])
+        np.testing.assert_array_equal(answers.queries[seed], queries[seed])
+        np.testing.assert_array_equal(answers.slates[seed], slates[seed])
     with pytest.raises(FloatingPointError, match="diverges at every learning rate"):
-        experiment.tuned_rate(Setting(**SMALL), "ear_adapter", [1e300], optimizer="sgd", normalise=False)
+        experiment.tuned_rates(Setting(**SMALL), "ear_adapter", [1e300], optimizer="sgd", normalise=False)
 
 
 def test_a_reading_changes_those_whom_it_concerns():
@@ -95,6 +103,35 @@ def test_a_reading_changes_those_whom_it_concerns():
     assert control["measured"] == evaluate.summary(values[0], queries)["measured"]
     (other,) = experiment.under(setting, by["by conversation"], ["rmm"])
     assert other["split"] == "conversation" and "difference" not in other  # other questions
+
+
+def test_readings_are_found_by_the_question_they_answer():
+    default, some = experiment.readings(["replay slate"])
+    assert default is READINGS[0] and [one.choice for one in some] == ["z / tau + g", "from softmax((z + g) / tau)"]
+    assert experiment.readings(["all"])[1] == list(READINGS[1:])
+    with pytest.raises(ValueError, match="unknown 'replay slat', did you mean 'replay slate'"):
+        experiment.readings(["replay slat"])
+
+
+def test_a_reading_leaves_those_alone_whom_it_does_not_concern():
+    """Whoever is not named would be shown as unmoved by it; whoever is named must be able to move."""
+    setting, usual = Setting(**SMALL), {}
+    for reading in READINGS[1:]:
+        if reading.rates or reading.setting or reading.choice == "over T rounds":
+            continue
+        for name, variant in VARIANTS.items():
+            if name not in ("rmm", "explorer_training", "buffer_training", "explorer_test", "ear_adapter"):
+                continue
+            asked = Config(**variant.changes)
+            found = experiment.run(setting, Config(**{**variant.changes, **reading.changes}))
+            usual.setdefault(name, experiment.run(setting, asked))
+            if variant.learns:
+                same = np.array_equal(found.adapter, usual[name].adapter, equal_nan=True)
+                same &= np.array_equal(found.slates[0], usual[name].slates[0])
+            else:
+                same = np.array_equal(found.slates[2], usual[name].slates[2])
+            if name not in reading.concerns and reading.choice != "with Gumbel noise":
+                assert same, (reading.choice, name)
 
 
 def test_every_option_with_another_reading_is_among_the_readings():

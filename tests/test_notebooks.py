@@ -76,6 +76,7 @@ def test_a_committed_result_is_that_of_the_source(name, profile):
     (plan,) = run.make_plans([name], profile, {})
     assert notebook.metadata.papermill.parameters == plan.parameters
     assert any(cell.outputs for cell in code(notebook))
+    assert notebook.metadata.earlib.seal == run.seal(notebook), f"edited by hand: make {name} PROFILE={profile} again"
     checked = tagged(notebook, "nbval-check-output")
     assert checked and all(cell.outputs for cell in checked)
     errors = [output for cell in code(notebook) for output in cell.outputs if output.output_type == "error"]

@@ -404,3 +404,25 @@ def test_a_table_without_a_number_of_the_paper_has_no_column_for_it():
     for shown in (report.show(made).data, report.show_differences(made).data):
         assert "not in the paper" not in shown and "verdict" not in shown and "<table" in shown
     assert "verdict" in report.show(ablation()).data
+
+
+@pytest.mark.parametrize(
+    ("tamper", "told"),
+    [
+        (lambda row: row.update(verdict="agrees"), "does not follow from its own numbers: locomo/minilm/ear/recall@5"),
+        (lambda row: row.update(p_holm=0.5), "does not follow from its own numbers: locomo/minilm/ear/recall@5"),
+        (lambda row: row.update(difference=64.0), "difference 14, reference 64"),
+        (lambda row: row.update(difference_low=7.0), "difference_low 10, reference 7"),
+        (lambda row: row.update(printed="81.00"), "printed 80.28, reference 81.00"),
+    ],
+)
+def test_check_compares_what_conclusions_hang_on(places, capsys, tamper, told):
+    better = {"difference": 14.0, "difference_low": 10.0, "difference_high": 18.0, "p": 0.01, "compared_with": "rmm"}
+    rows = [measured("rmm", 31.0), measured("ear", **better)]
+    made = records.record("tab03_ablation", "t", "laptop", PARAMETERS, PROVENANCE, rows)
+    file = commit(made, places)
+    content = json.loads(file.read_text())
+    tamper(content["rows"][1])
+    file.write_text(json.dumps(content))
+    records.check(made, 1)
+    assert told in capsys.readouterr().out
