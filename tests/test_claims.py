@@ -1,7 +1,9 @@
 """The claims: their words against the paper's LaTeX, the rule, and what becomes of them when records lack or change."""
 
+import copy
 import json
 import math
+import random
 import shutil
 
 import pytest
@@ -15,13 +17,19 @@ from earlib.experiment import Setting
 from earlib.paper import claims, evidence, tables
 from earlib.paper.evidence import OPEN, REFUTED, SUPPORTED, Part, Runs, inside
 
-LAPTOP = ("laptop", "locomo", "minilm")
+LAPTOP, SMOKE = ("laptop", "locomo", "minilm"), ("smoke", "toy", "minilm")
 each = pytest.mark.parametrize("id", claims.texts())
 number = st.floats(-50, 50)
 
 
 def at_place(latex, place):  # noqa: F811
     return environment(latex, place) or section(latex, place)
+
+
+def made_of(profile="laptop"):
+    """The fingerprints that the committed records of a profile name."""
+    source = records.load("tab02_main_results", profile, paths.reference())["provenance"]
+    return {what: source[what] for what in ("dataset", "encoder")}
 
 
 @each
@@ -109,6 +117,7 @@ def test_what_was_not_paired_decides_only_if_the_intervals_lie_apart():
     ("fewer_steps", SUPPORTED, "77.14, stated 77"),
     ("consistently_outperforms", REFUTED, "LongMemEval, GTE, Recall@5: 62.90 - 68.89: -5.99"),
     ("rl_below_retriever", REFUTED, "LoCoMo, Stella, Hitrate@5: 66.53 - 63.31: 3.22"),
+    ("rl_below_retriever", REFUTED, "with Contriever, of which the sentence before it speaks, supported"),
     ("mixing_gain", REFUTED, "= 11.36, stated 13.6; over EAR on dialogues alone 4.87; over Only Retriever"),
     ("over_rl", SUPPORTED, "Table 3 has another baseline: LongMemEval, Contriever, Recall@5: 80.28 - 54.12: 26.16"),
     ("observation_recall_kept", REFUTED, "Temporal, Recall@5: 53.13 - 60.94: -7.81"),
@@ -151,7 +160,7 @@ def change(folder, id, head=None, **changes):
 
 
 def verdict(folder, id, setting=LAPTOP):
-    return claims.decide(id, claims.read(*setting, folder))[1]
+    return claims.decide(id, claims.read(*setting, made_of(setting[0]), folder))[1]
 
 
 @each
@@ -179,6 +188,93 @@ def test_a_record_of_another_version_or_profile_is_not_used(folder):
         assert found.verdict == OPEN and words in found.reason and "make it with" in found.reason
 
 
+@pytest.mark.parametrize("what", ["dataset", "encoder"])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_record_of_other_data_or_another_encoder_is_not_used(folder, what, several):
+    content = json.loads((folder / "laptop" / "tab02_main_results.json").read_text())
+    name = dict(zip(("profile", "dataset", "encoder"), LAPTOP, strict=True))[what]
+    other = {name: "0" * 64, "diagnostic": "1" * 64} if several else "0" * 64
+    change(folder, "tab02_main_results", {"provenance": content["provenance"] | {what: other}})
+    found = verdict(folder, "up_to_over_retriever")
+    assert found.verdict == OPEN and found.part is None
+    assert f"is of another {what} {name} than the present one" in found.reason and "make it with" in found.reason
+    same = {name: made_of()[what], "diagnostic": "1" * 64}
+    change(folder, "tab02_main_results", {"provenance": content["provenance"] | {what: same}})
+    assert verdict(folder, "up_to_over_retriever").part is not None
+
+
+def test_it_is_told_whether_the_records_have_one_source():
+    def told(*commits):
+        held = {str(n): {"provenance": {"commit": commit}} for n, commit in enumerate(commits)}
+        return claims.sources(Runs(*LAPTOP, held, {}))
+
+    assert told("a", "a") == "They were made by one and the same source."
+    assert told("a", "b", "a") == "They were made by 2 different sources: make them anew together."
+    assert "So far as commits tell: 1 of them" in told("a", "a and local changes") and "2 of them" in told(None, None)
+    assert told() == "No source is to be compared."
+
+
+THINNED = [(setting, claims.read(*setting, made_of(setting[0]), paths.reference())) for setting in (LAPTOP, SMOKE)]
+
+
+@pytest.mark.parametrize("setting, whole", THINNED, ids=["laptop", "smoke"])
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_a_record_lacks_no_claim_fails(setting, whole, seed):
+    draw, kept = random.Random(seed), {}
+    for short, record in whole.records.items():
+        rows = [copy.copy(row) for row in record["rows"] if draw.random() < (0.98, 0.8, 0.4)[seed % 3]]
+        for row in rows:
+            if draw.random() < 0.05:
+                row |= {"measured": None, "reason": "lost", "difference": None}
+        kept[short] = record | {"rows": rows}
+    made = claims.measured(whole._replace(records=kept))
+    assert len(made) == len(records.record("claims", "t", setting[0], {}, {}, made)["rows"]) == len(claims.texts())
+
+
+@pytest.mark.parametrize("stage", ["before", "after"])
+def test_a_query_without_its_other_stage_is_not_decided(stage):
+    whole = THINNED[1][1]
+    record = whole.records["tab11"]
+    lost = {"metric": "delta", "stage": stage, "query": 3}
+    rows = [row for row in record["rows"] if any(row.get(key) != value for key, value in lost.items())]
+    assert len(rows) < len(record["rows"])
+    runs = whole._replace(records=whole.records | {"tab11": record | {"rows": rows}})
+    with pytest.raises(evidence.Undecidable, match="lacks a query before or after"):
+        claims.FUNCTIONS["separated_after"][1](runs)
+    turned = whole._replace(records=whole.records | {"tab11": record | {"rows": record["rows"][::-1]}})
+    first, second = (claims.FUNCTIONS["separated_after"][1](one) for one in (whole, turned))
+    assert first.part.value == pytest.approx(second.part.value)  # paired by query, not by place
+
+
+def test_a_width_that_the_record_lacks_is_not_decided():
+    keys = {"dataset": "locomo", "metric": "recall@5", "variant": "ear", "measured": 50.0}
+    rows = [{**keys, "encoder": name} for name in ("minilm", "stella")]
+    rows.append({"dataset": "locomo", "metric": "dimension", "encoder": "minilm", "measured": 384})
+    figure = {"parameters": {"encoders": ["minilm", "stella"]}, "rows": rows}
+    found = claims.decide("larger_need_more", Runs(*LAPTOP, {"fig07": figure}, {}))[1]
+    assert found.verdict == OPEN and "lacks the width of Stella" in found.reason
+
+
+@pytest.mark.parametrize("setting, whole", THINNED, ids=["laptop", "smoke"])
+def test_whatever_sees_gold_has_its_control_beside_it(setting, whole):
+    for id in claims.texts():
+        found = claims.decide(id, whole)[1]
+        if found.part is not None and found.part.sees_gold:
+            ending = found.reason.partition("Beside it: ")[2]
+            one_setting = found.part.place is not None  # encoders, compared with each other, have no control in common
+            assert ("Equal-call control, 3 calls" if one_setting else "no equal-call control") in ending, id
+    bare = {short: one | {"rows": [row for row in one["rows"] if "equal_calls" not in str(row)]}
+            for short, one in whole.records.items()}  # fmt: skip
+    found = claims.decide("high_at_once", whole._replace(records=bare))[1]
+    assert found.part.sees_gold and found.reason.endswith("Beside it: no equal-call control is recorded")
+
+
+def test_one_word_is_judged_with_one_measure():
+    whole = THINNED[1][1]
+    places = [claims.FUNCTIONS[id][1](whole).part.place for id in ("both_stores_help", "mixes_stores")]
+    assert {(one["metric"], one["store"]) for one in places} == {("covered@5", "both")}
+
+
 def test_the_verdict_follows_the_record(folder):
     where = {"variant": "ear", "metric": "recall@5", "split": "random", "compared_with": {"variant": "retriever"}}
     for low, high, expected in ((1.0, 9.0, SUPPORTED), (-1.0, 9.0, OPEN), (-9.0, -1.0, REFUTED)):
@@ -202,7 +298,7 @@ def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone(folder):
 
 
 def test_two_rows_that_fit_are_not_chosen_from(folder):
-    runs = claims.read(*LAPTOP, folder)
+    runs = claims.read(*LAPTOP, made_of(), folder)
     with pytest.raises(evidence.Undecidable, match="rows of tab02_main_results fit"):
         evidence.level(runs, "tab02", variant="ear")
     with pytest.raises(evidence.Undecidable, match="has no row of locomo, minilm, .*nothing"):
@@ -210,7 +306,7 @@ def test_two_rows_that_fit_are_not_chosen_from(folder):
 
 
 def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
-    runs = claims.read("smoke", "toy", "minilm", paths.reference())
+    runs = claims.read(*SMOKE, made_of("smoke"), paths.reference())
     assert {"tab02", "tab03", "fig03"} <= set(runs.records)
     found = {id: claims.decide(id, runs)[1] for id in claims.texts()}
     assert {one.verdict for one in found.values()} == {OPEN}
@@ -224,7 +320,7 @@ def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
 
 @pytest.fixture(scope="module")
 def record():
-    runs = claims.read(*LAPTOP, paths.reference())
+    runs = claims.read(*LAPTOP, made_of(), paths.reference())
     return records.record("claims", "t", "laptop", {}, {}, claims.measured(runs))
 
 

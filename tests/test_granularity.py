@@ -50,6 +50,7 @@ def test_examples():
     assert granularity.count("0.00", 7) == 0 and granularity.count("100.00", 7) == 7
     assert granularity.count("0.1", 100) is None
     assert granularity.count("12.5", 1000) == 125 and granularity.count("12.3", 400) == 49  # 12.25 is rounded up too
+    assert granularity.count("50.00", 0) is None and granularity.count("0.00", 0, runs=3) is None
     assert granularity.common(["33.33", "66.67"], 10) == [3, 6, 9]
 
 

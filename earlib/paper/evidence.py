@@ -21,13 +21,17 @@ RECORDS = {
     )
 }  # fmt: skip
 class Part(NamedTuple):
-    """One value that a claim stands on, with its 95 % interval; a printed number is its own interval."""
+    """One value that a claim stands on, with its 95 % interval; a printed number is its own interval.
+
+    `place` is where a measured value that sees gold stands: `id`, `variant`, `metric` and the further keys of its row.
+    """
 
     name: str
     value: float
     low: float
     high: float
     sees_gold: bool = False
+    place: dict | None = None
 
 
 class Finding(NamedTuple):
@@ -55,7 +59,7 @@ class Undecidable(Exception):
 # -- recorded runs -----------------------------------------------------------------------------------------------------
 
 
-def read(profile, dataset, encoder, folder=None):
+def read(profile, dataset, encoder, present, folder=None):
     """Read the records of a profile.
 
     Parameters
@@ -63,13 +67,15 @@ def read(profile, dataset, encoder, folder=None):
     profile : str
     dataset, encoder : str
         The setting whose rows are used.
+    present : dict of str to str
+        The fingerprints of this dataset and this encoder as they are now: `dataset` and `encoder`.
     folder : Path, optional
         Folder of finished records; default `paths.records()`.
 
     Returns
     -------
     Runs
-        A record of another version or profile is not used.
+        A record of another version or profile, or made of another dataset or encoder of the same name, is not used.
     """
     found, absent = {}, {}
     for short, id in RECORDS.items():
@@ -86,9 +92,27 @@ def read(profile, dataset, encoder, folder=None):
         for what, there, here in (("profile", record["profile"], profile), ("version", version, __version__)):
             if there != here:
                 absent[short] = f"the record of {id} is of {what} {there}, not {here}, and is not used; {again}"
+        for what, name in (("dataset", dataset), ("encoder", encoder)):
+            there = record["provenance"].get(what)
+            there = there.get(name) if isinstance(there, dict) else there  # one of several, by name
+            if isinstance(there, str) and there != present[what]:
+                other = f"another {what} {name} than the present one"
+                absent[short] = f"the record of {id} is of {other}, and is not used; {again}"
         if short not in absent:
             found[short] = record
     return Runs(profile, dataset, encoder, found, absent)
+
+
+def sources(runs):
+    """Whether the records come from one and the same source, in words."""
+    if not runs.records:
+        return "No source is to be compared."
+    commits = [record["provenance"].get("commit") or "" for record in runs.records.values()]
+    unknown = sum(not one or " " in one for one in commits)  # no git, or "<hash> and local changes"
+    kinds = len(set(commits))
+    told = "one and the same source" if kinds == 1 else f"{kinds} different sources: make them anew together"
+    note = f" So far as commits tell: {unknown} of them were made by a source that no commit holds." if unknown else ""
+    return f"They were made by {told}.{note}"
 
 
 def rows(runs, id, **where):
@@ -172,9 +196,16 @@ def gap(runs, id, variant, other, metric="recall@5", **where):
             where_over = {"variant": one, "metric": metric, "over": over, **where}
             pairs = [row for row in _any(runs, id, where_over) if _compared_with(row) == against]
             if len(pairs) == 1:
-                return turned(difference(pairs[0]), sign)._replace(name=name)
+                part = turned(difference(pairs[0]), sign)._replace(name=name)
+                return at(part, id, variant=one, metric=metric, **where)
     one, against = (level(runs, id, variant=each, metric=metric, **where) for each in (variant, other))
-    return less(one, against, f"{name}, not paired")
+    part = less(one, against, f"{name}, not paired")
+    return at(part, id, variant=variant if one.sees_gold else other, metric=metric, **where)
+
+
+def at(part, id, **keys):
+    """The part with its place, from which its control is found."""
+    return part._replace(place={"id": id, **keys})
 
 
 def _any(runs, id, where):
@@ -197,6 +228,14 @@ def less(one, other, name):
     """A difference of two parts that were not paired: its interval holds 0 where theirs overlap."""
     ends = one.low - other.high, one.high - other.low
     return Part(name, one.value - other.value, *ends, one.sees_gold or other.sees_gold)
+
+
+def beside(runs, part, control):
+    """In words, what a control gives that asks the same critic: the system that sees gold, less the control."""
+    try:
+        return told([gap(runs, other=control, **part.place)] if part.place else [])
+    except Undecidable:
+        return ""
 
 
 def curve(runs, id, variant, x="training_queries", **where):

@@ -60,10 +60,12 @@ def count(printed, n, runs=1):
     -------
     int or None
         The k nearest to the printed number, None if there is none. A number that lies in the middle between two
-        printed ones may have been rounded to either.
+        printed ones may have been rounded to either. Over no questions there is none.
     """
     value, half = Fraction(printed.replace(",", "")), Fraction(1, 2 * 10 ** len(printed.partition(".")[2]))
     of = n * runs
+    if of == 0:
+        return None
     lowest, highest = ((value + away) * of / 100 for away in (-half, half))
     k = min(max(round(value * of / 100), ceil(lowest)), floor(highest))
     return k if ceil(lowest) <= k <= floor(highest) and 0 <= k <= of else None
