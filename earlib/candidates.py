@@ -99,7 +99,7 @@ def top_k(query, bank, k):
     Raises
     ------
     ValueError
-        If k is not between 1 and M.
+        If k is not between 1 and M, or an embedding is not finite.
     """
     if not 1 <= k <= len(bank):
         raise ValueError(f"k = {k}: expected 1 to {len(bank)}, the number of memories in the bank")
@@ -114,6 +114,7 @@ def top_k(query, bank, k):
             index = torch.cat([index, (start + rows).expand(len(flat), -1)], 1)
             order = best(similarity, k)  # what was found before stands first, so that it wins a tie
             similarity, index = similarity.gather(1, order), index.gather(1, order)
+    _check_finite(similarity.numpy())
     return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
 
 
@@ -128,6 +129,7 @@ def _close(query, block, k, found):
         return torch.arange(len(block))
     # NumPy's product with one vector runs at the speed of memory; torch's takes twice as long on some processors.
     products = query.numpy() @ block.numpy().T
+    _check_finite(products)
     off = 1.02 * (query.shape[1] + 4) * 2.0**-24 * query.double().norm(dim=1).numpy()
     bound = np.full(len(query), -np.inf)
     if found.shape[1] == k:
@@ -135,6 +137,11 @@ def _close(query, block, k, found):
     if len(block) >= k:
         bound = np.maximum(bound, np.partition(products, -k)[:, -k] - 2 * off)
     return torch.from_numpy(np.flatnonzero((products >= bound.astype(np.float32)[:, None]).any(0)))
+
+
+def _check_finite(products):
+    if not np.isfinite(products).all():
+        raise ValueError("the embeddings of a query or a memory are not finite; encode them anew")
 
 
 def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue"):

@@ -240,3 +240,13 @@ def test_static_retriever_on_locomo_is_calibrated():
     for k, recall, hitrate in ((5, 32.1, 41.7), (20, 48.9, 62.0)):
         assert 100 * (gold[:, k - 1] == count).double().mean() == pytest.approx(recall, abs=0.2)
         assert 100 * (gold[:, k - 1] > 0).double().mean() == pytest.approx(hitrate, abs=0.2)
+
+
+@pytest.mark.parametrize("rows", [10, 3 * candidates.EXACT])
+@pytest.mark.parametrize("where", ["query", "bank"])
+def test_embeddings_that_are_not_finite_are_refused(rows, where):
+    rng = torch.Generator().manual_seed(0)
+    query, bank = (torch.nn.functional.normalize(torch.randn(n, 8, generator=rng), dim=-1) for n in (2, rows))
+    (query if where == "query" else bank)[1, 3] = torch.nan
+    with pytest.raises(ValueError, match="not finite"):
+        candidates.top_k(query, bank, 3)
