@@ -323,6 +323,10 @@ def test_caption_tells_setting_counts_and_what_is_missing():
         "[ ] 95 % interval over questions. Direction against "
         "Reranker + RL Update. * the critic sees test gold (noisy). – no language model."
     )
+    assert report.caption(ablation(), signs=False) == (
+        "LoCoMo, MiniLM. LoCoMo stands in for LongMemEval, MiniLM for Contriever. 308 questions, 3 seeds, "
+        "0 questions without gold left out of a seed. – no language model."
+    )
     own = records.record("t", "t", "paper", {}, {}, [measured("ear", 56.0, {"id": "tab03"}, "locomo", "contriever")])
     assert "stands in" not in report.caption(own)
 
