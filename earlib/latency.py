@@ -357,8 +357,8 @@ def spread(seconds, **keys):
 
 
 def _mean(seconds):
-    """Mean and interval over queries, in seconds; `evaluate.summary` speaks of percent."""
-    found = evaluate.summary(seconds[None] / 100, np.arange(len(seconds))[None])
+    """Mean and interval over queries, in seconds."""
+    found = evaluate.summary(seconds[None], np.arange(len(seconds))[None], scale=1)
     return {name: found[name] for name in ("measured", "low", "high")}
 
 
