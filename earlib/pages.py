@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import warnings
+from base64 import b64decode
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -80,20 +81,22 @@ def read(folder):
     list of Entry
     """
     ids = sorted({file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")}, key=_place)
-    pictures = {id: [] for id in ids}
-    for file in sorted(folder.glob("*.png"), key=lambda file: (len(file.stem), file.stem)):
-        owners = [id for id in ids if file.stem == id or file.stem.startswith(f"{id}_")]
+    figures = {id: [] for id in ids}
+    stems = {file.stem for kind in ("png", "svg") for file in folder.glob(f"*.{kind}")}
+    for stem in sorted(stems, key=lambda stem: (len(stem), stem)):
+        owners = [id for id in ids if stem == id or stem.startswith(f"{id}_")]
         if owners:
-            pictures[max(owners, key=len)].append(file.name)
-    return [_entry(folder, id, pictures[id]) for id in ids]
+            figures[max(owners, key=len)].append(stem)
+    return [_entry(folder, id, figures[id]) for id in ids]
 
 
 def _place(id):
     return "--" in id, not id.startswith("tab"), not id.startswith("fig"), id.startswith("claims"), id
 
 
-def _entry(folder, id, pictures):
+def _entry(folder, id, figures):
     remarks, again = [], _again(id, folder.name)
+    pictures = [f"{stem}.png" for stem in figures if (folder / f"{stem}.png").exists()]
     notebook = record = table = None
     try:
         notebook = _read_notebook(folder / f"{id}.ipynb")
@@ -110,8 +113,9 @@ def _entry(folder, id, pictures):
     except FileNotFoundError:
         remarks.append(f"There is no record `{id}.json`; {again}")
     except ValueError as error:
-        remarks.append(f"The record is broken and left out. {str(error).replace(f'{folder}/', '')}")
         record = table = None
+        remarks.append(f"The record is broken and left out. {str(error).replace(f'{folder}/', '')}")
+    remarks += [f"{remark}; {again}" for remark in _figure_remarks(notebook, folder, figures, pictures)]
     return Entry(id, _heading(notebook, id, record), record, notebook, table, pictures, remarks)
 
 
@@ -175,6 +179,11 @@ def _notebook_remarks(notebook, id, profile):
     outputs = [output for cell in written for output in cell.get("outputs", [])]
     if not outputs or any(output.output_type == "error" for output in outputs):
         yield f"{where} " + ("stopped at an error" if outputs else "was not executed: it has no outputs")
+    sealed = notebook.metadata.get("earlib", {}).get("seal")
+    if sealed is None:
+        yield f"{where} has no seal: it was not run by `python -m earlib.run`"
+    elif sealed != run.seal(notebook):
+        yield f"{where} does not fit its seal: its cells or outputs were changed by hand after it ran"
 
 
 def _differing(executed, source):
@@ -216,6 +225,18 @@ def _rounded(value):
     if isinstance(value, list):
         return [_rounded(item) for item in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _figure_remarks(notebook, folder, figures, pictures):
+    """Which figures are not there as pictures, or not those that the notebook shows."""
+    for stem in figures:
+        if f"{stem}.png" not in pictures:
+            yield f"The figure `{stem}.svg` is not shown: there is no `{stem}.png`"
+    saved = {(folder / name).read_bytes() for name in pictures}
+    for cell in notebook.cells if notebook else ():
+        shown = [output.get("data", {}).get("image/png") for output in cell.get("outputs", [])]
+        if "plots.save(" in cell.source and not {b64decode(picture) for picture in shown if picture} <= saved:
+            yield f"The figure of cell {_named(cell)} is not among the saved ones: its file is gone, or of another run"
 
 
 def missing(folder):
@@ -270,7 +291,8 @@ def _unbroken(measured):
 def _words(name, keys):
     """What names a row, for people: "EAR, Exploration rounds 4, Recall@5 (%)"."""
     told = {key: name[key] for key in keys if name[key]}
-    return ", ".join(text if key in records.KEYS else f"{paper.label(key)} {text}" for key, text in told.items())
+    heads = {key: "" if key in records.KEYS else f"{paper.label(key)} " for key in told}
+    return ", ".join(heads[key] + text.removeprefix(heads[key]) for key, text in told.items())  # numbers have theirs
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
