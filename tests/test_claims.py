@@ -21,6 +21,9 @@ LAPTOP, SMOKE = ("laptop", "locomo", "minilm"), ("smoke", "toy", "minilm")
 each = pytest.mark.parametrize("id", claims.texts())
 number = st.floats(-50, 50)
 
+# No interval over conversations: the wider of the two would decide.
+QUESTIONS_ONLY = {"difference_scope_low": None, "difference_scope_high": None}
+
 
 def at_place(latex, place):  # noqa: F811
     return environment(latex, place) or section(latex, place)
@@ -278,7 +281,7 @@ def test_one_word_is_judged_with_one_measure():
 def test_the_verdict_follows_the_record(folder):
     where = {"variant": "ear", "metric": "recall@5", "split": "random", "compared_with": {"variant": "retriever"}}
     for low, high, expected in ((1.0, 9.0, SUPPORTED), (-1.0, 9.0, OPEN), (-9.0, -1.0, REFUTED)):
-        ends = {"difference_low": low, "difference_high": high, "difference": (low + high) / 2}
+        ends = {"difference_low": low, "difference_high": high, "difference": (low + high) / 2, **QUESTIONS_ONLY}
         change(folder, "tab02_main_results", where=where, **ends)
         found = verdict(folder, "up_to_over_retriever")
         assert found.verdict == expected and (found.part.low, found.part.high) == (low, high)
@@ -288,7 +291,7 @@ def test_the_verdict_follows_the_record(folder):
 
 
 def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone(folder):
-    ends = {"difference": 4.0, "difference_low": 2.0, "difference_high": 6.0}
+    ends = {"difference": 4.0, "difference_low": 2.0, "difference_high": 6.0, **QUESTIONS_ONLY}
     where = {"variant": "ear", "metric": "recall@5", "split": "random"}
     change(folder, "tab02_main_results", where=where, **ends)
     assert verdict(folder, "gains_on_both").verdict == SUPPORTED
