@@ -271,7 +271,7 @@ def _gold(memories, queries, index, stores):
     drawn_from = defaultdict(list)  # dialogue turn -> rows of the memories that hold it
     for row, memory in enumerate(memories):
         if memory.store in stores:
-            for turn in (memory.id,) if memory.store == "dialogue" else memory.sources:
+            for turn in memory.turns:
                 drawn_from[turn].append(row)
     gold = torch.zeros(index.shape, dtype=torch.bool)
     counts = {store: torch.zeros(len(queries), dtype=torch.int64) for store in stores}

@@ -73,20 +73,24 @@ def paradigms():
     return figure
 
 
+def _chain(axes, y):
+    """The arrows from the query to the critic, box after box."""
+    for one, other in (("query", "retriever"), ("retriever", "ranker"), ("ranker", "slate"), ("slate", "critic")):
+        _along(axes, y, one, other)
+
+
 def _static(axes, y):
     _lane(axes, y, "(a) Static: retriever, and a reranker tuned once")
     _boxes(axes, y, ranker=("Reranker", "tuned offline", "frozen"), slate=("Slate", "first $s$", "plain"))
     _box(axes, "critic", y, "LLM", "answers", "plain")
-    for one, other in (("query", "retriever"), ("retriever", "ranker"), ("ranker", "slate"), ("slate", "critic")):
-        _along(axes, y, one, other)
+    _chain(axes, y)
 
 
 def _rewarded(axes, y):
     _lane(axes, y, "(b) Reranker with RL update: one slate a query, then forgotten")
     _boxes(axes, y, ranker=("Reranker", "$z$ + noise", "learns"), slate=("Slate", "one a query", "plain"))
     _box(axes, "critic", y, "LLM", "answers, cites", "asked")
-    for one, other in (("query", "retriever"), ("retriever", "ranker"), ("ranker", "slate"), ("slate", "critic")):
-        _along(axes, y, one, other)
+    _chain(axes, y)
     _back(axes, y, "critic", "ranker")
     _note(axes, 71, y - DROP, "citations of this slate: REINFORCE")
 

@@ -212,6 +212,28 @@ def _critic(config, found, seeds, training):
     return SimulatedCritic(config, gold, calibration=training if config.errors == "global" else None)
 
 
+def learners(setting, config):
+    """One learner a seed, not trained yet, with what it is to learn from.
+
+    Parameters
+    ----------
+    setting : Setting
+    config : Config
+
+    Yields
+    ------
+    learner : Learner
+    order : torch.Tensor
+        The seed's training questions, `[1, N]`.
+    gold : torch.Tensor
+        Which candidates of each question are gold, `[N, K]` bool.
+    """
+    found = _candidates(setting, config.depth)
+    for seed in range(setting.seeds):
+        order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None]
+        yield Learner(config, found, _critic(config, found, (seed,), order), (seed,)), order, found.gold
+
+
 def trained_weights(setting, config):
     """The adapters that a configuration learns; served from the cache if it learned them before.
 
@@ -225,16 +247,14 @@ def trained_weights(setting, config):
     torch.Tensor
         W_q and W_m of each seed, `[2, R, d, d]`.
     """
-    found = _candidates(setting, config.depth)
-    path = paths.cache() / "weights" / f"{_key(setting, config, found)}.safetensors"
+    key = _key(setting, config, _candidates(setting, config.depth))
+    path = paths.cache() / "weights" / f"{key}.safetensors"
     try:
         return safetensors.torch.load_file(path)["weights"]
     except (OSError, KeyError, SafetensorError):  # none yet, or cut short: it is learned again
         pass
     parts = []
-    for seed in range(setting.seeds):
-        order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None]
-        learner = Learner(config, found, _critic(config, found, (seed,), order), (seed,))
+    for learner, order, _ in learners(setting, config):
         for _ in learner.train(order):
             pass
         parts.append(torch.stack([W.detach() for W in learner.adapter.parameters]))
@@ -262,6 +282,12 @@ def _merge(runs):
     )
 
 
+@lru_cache(maxsize=8)
+def _fingerprint(found):
+    """That of candidates which many runs share, taken once."""
+    return found.fingerprint()
+
+
 def _key(setting, config, found):
     """Everything that a run depends on; equal keys mean equal runs."""
     core = hashlib.sha256()
@@ -270,7 +296,7 @@ def _key(setting, config, found):
     inputs = {
         "setting": setting.model_dump(),
         "config": config.model_dump(),
-        "candidates": found.fingerprint(),
+        "candidates": _fingerprint(found),
         "core": core.hexdigest(),
         "torch": torch.__version__,
     }

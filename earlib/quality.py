@@ -6,8 +6,6 @@ import numpy as np
 import torch
 
 from earlib import experiment
-from earlib.critic import SimulatedCritic
-from earlib.learner import Learner
 
 
 class Quality(NamedTuple):
@@ -38,16 +36,10 @@ def realised(setting, config):
     """
     if config.errors not in ("slate", "persistent"):
         raise ValueError(f"errors = {config.errors!r}: expected 'slate' or 'persistent'")
-    found = experiment.candidates(
-        setting.dataset, setting.encoder, config.depth, setting.store, setting.captions, setting.dates
-    )
     counts = []
-    for seed in range(setting.seeds):
-        order = torch.from_numpy(experiment.split(found.scopes, setting, seed)[0])[None]
-        learner = Learner(config, found, SimulatedCritic(config, found.gold), (seed,))
-        batches = order.split(config.batch_size, 1)
-        steps = zip(batches, learner.train(order), strict=True)
-        counts.append(sum(_counted(found.gold[queries], step.exploration) for queries, step in steps))
+    for learner, order, gold in experiment.learners(setting, config):
+        steps = zip(order.split(config.batch_size, 1), learner.train(order), strict=True)
+        counts.append(sum(_counted(gold[queries], step.exploration) for queries, step in steps))
     both, cited, gold, empty, slates = np.array(counts, float).T
     return Quality(*(100 * part / whole for part, whole in ((both, cited), (both, gold), (empty, slates))))
 
