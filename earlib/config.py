@@ -152,6 +152,7 @@ class Reading(NamedTuple):
     changes: dict = {}  # of Config's defaults
     setting: dict = {}  # of the setting's
     rates: tuple = ()  # the learning rate of each learner is chosen among these, on training questions
+    measure: str = "recall@5"  # of evaluate.MEASURES
     concerns: tuple = ("rmm", "explorer_training", "buffer_training", "ear_adapter", "explorer_test", "ear")
 
 
@@ -179,6 +180,8 @@ READINGS = (
     Reading("RMM at test time", "with Gumbel noise", {"test_noise": True}, concerns=("rmm", "buffer_training")),
     Reading("false positives", "one rate for all slates", {"errors": "global"}),
     Reading("false positives", "once per query and memory", {"errors": "persistent"}),
+    Reading("Recall@5", "any gold turn is enough", measure="hitrate@5"),
+    Reading("Recall@5", "the share of the gold turns", measure="fractional recall@5"),
     Reading("split", "by conversation", setting={"split": "conversation"}),
     Reading("text of a turn", "without captions", setting={"captions": False}),
     Reading("text of a turn", "with its date", setting={"dates": True}),

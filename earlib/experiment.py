@@ -614,6 +614,8 @@ def shares_gold(setting):
 def under(setting, reading, names, baseline=None):
     """Recall@5 of some systems under one reading of the paper, each against the same system under the default one.
 
+    A reading of Recall@5 itself gives other values of the same slates.
+
     Parameters
     ----------
     setting : Setting
@@ -650,13 +652,16 @@ def under(setting, reading, names, baseline=None):
             against = reached(baseline, reading, of_reading) if baseline else reached(name, READINGS[0], setting)
         except FloatingPointError as error:
             reason = str(error).partition(" (")[0]
-            told = {"dataset": setting.dataset, "encoder": setting.encoder, "split": of_reading.split}
-            made.append({**told, "variant": name, "metric": "recall@5", **keys, "measured": None, "reason": reason})
+            told = {"dataset": setting.dataset, "encoder": setting.encoder, "split": of_reading.split, "variant": name}
+            made.append({**told, "metric": reading.measure, **keys, "measured": None, "reason": reason})
             continue
         compares = reading != READINGS[0] or baseline
         same = compares and np.array_equal(queries, against.queries)
-        seen = {"sees_gold": name in VARIANTS and VARIANTS[name].explorer}
-        made += rows(of_reading, name, values[:1], queries, against.values[:1] if same else None, **keys, **seen)
+        measure = evaluate.MEASURES.index(reading.measure)
+        theirs = measure if baseline else evaluate.MEASURES.index(READINGS[0].measure)
+        told = {"sees_gold": name in VARIANTS and VARIANTS[name].explorer, "measures": (reading.measure,), **keys}
+        other = against.values[[theirs]] if same else None
+        made += rows(of_reading, name, values[[measure]], queries, other, **told)
     return made
 
 

@@ -103,6 +103,14 @@ def test_a_reading_changes_those_whom_it_concerns():
     assert control["measured"] == evaluate.summary(values[0], queries)["measured"]
     (other,) = experiment.under(setting, by["by conversation"], ["rmm"])
     assert other["split"] == "conversation" and "difference" not in other  # other questions
+    any_gold = by["any gold turn is enough"]
+    values, queries, _ = experiment.run_variant(setting, "rmm")
+    (hit,) = experiment.under(setting, any_gold, ["rmm"])
+    assert hit["metric"] == "hitrate@5" and hit["measured"] == evaluate.summary(values[1], queries)["measured"]
+    assert hit["difference"] == pytest.approx(evaluate.summary(values[1] - values[0], queries)["measured"])
+    (pair,) = experiment.under(setting, any_gold, ["ear_adapter"], baseline="rmm")
+    gap = usual_adapter[1] - values[1]
+    assert pair["difference"] == pytest.approx(evaluate.summary(gap, queries)["measured"])
 
 
 def test_readings_are_found_by_the_question_they_answer():
@@ -142,6 +150,7 @@ def test_every_option_with_another_reading_is_among_the_readings():
         for value in get_args(field.annotation) if name not in controls else ():
             if isinstance(value, str) and value not in (field.default, "shuffled"):
                 assert (name, value) in shown, (name, value)
+    assert {reading.measure for reading in READINGS} == set(evaluate.MEASURES)
     for reading in READINGS:
         assert set(reading.concerns) <= set(VARIANTS)
         Config(**reading.changes), Setting(**reading.setting)
