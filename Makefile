@@ -4,14 +4,15 @@ ARGS ?=
 
 PYTHON := .venv/bin/python
 STAMP := .venv/installed
+LLM_STAMP := .venv-llm/installed
 NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/*.ipynb))))
 # `make -j2 reproduce` runs two notebooks at a time.
 JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
 
-.PHONY: help reproduce test data report lab bench lock clean $(NOTEBOOKS)
+.PHONY: help reproduce estimate test llm test-llm data report lab bench lock clean $(NOTEBOOKS)
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo "one notebook again, with parameters of your own (into a file beside the first):"
 	@for name in $(NOTEBOOKS); do echo "  make $$name"; done
 	@echo '  e.g. make fig05_noise_robustness ARGS="-p precision 70"'
@@ -21,6 +22,15 @@ reproduce: $(STAMP) ## run every notebook into results/PROFILE (PROFILE=laptop)
 
 $(NOTEBOOKS): $(STAMP)
 	$(PYTHON) -m earlib.run $@ --profile $(PROFILE) $(ARGS)
+
+estimate: $(STAMP) ## say what the language models of PROFILE would cost; asks nothing
+	$(PYTHON) -m earlib.run all --profile $(PROFILE) --estimate $(ARGS)
+
+llm: $(STAMP) $(LLM_STAMP) ## build a server for language models on this machine, and try it
+	$(PYTHON) -m earlib.llm.local $(ARGS)
+
+test-llm: $(STAMP) $(LLM_STAMP) ## the tests that ask a language model on this machine
+	EARLIB_TEST_LLM=1 $(PYTHON) -m pytest -m llm $(ARGS)
 
 test: $(STAMP) ## check style, run the tests, and run the committed notebooks again
 	$(PYTHON) -m ruff check .
@@ -43,7 +53,7 @@ lock: $(STAMP) ## write the versions in .venv to requirements.lock
 	$(PYTHON) -m pip freeze --all --exclude pip --exclude earlib > .venv/frozen
 	(sed -n '/^#/p' requirements.lock; sed 's/+.*//' .venv/frozen) > .venv/lock && mv .venv/lock requirements.lock
 
-clean: ## remove what can be made again, except .venv and results
+clean: ## remove what can be made again, except environments and results
 	rm -rf build cache earlib.egg-info .pytest_cache .ruff_cache
 	find earlib tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -60,4 +70,11 @@ $(STAMP): requirements.lock pyproject.toml
 	fi
 	$(PYTHON) -m pip install --requirement requirements.lock
 	$(PYTHON) -m pip install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# In an environment of its own: it is built from source, which takes minutes, and brings a web server.
+$(LLM_STAMP): requirements-llm.lock $(STAMP)
+	@rm -f $@
+	$(PYTHON) -m venv --clear .venv-llm
+	.venv-llm/bin/python -m pip install --requirement requirements-llm.lock
 	@touch $@

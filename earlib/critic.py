@@ -5,7 +5,11 @@ A critic is called as `critic(queries, slates, uniforms)` with query numbers `[R
 a mask of those that could be read, both `[R, Q, s]`.
 """
 
+from collections import Counter
+
 import torch
+
+from earlib.llm import Request, parsing, prompts
 
 
 def false_positive_rate(gold, others, recall, precision):
@@ -65,3 +69,63 @@ class SimulatedCritic:
             hits = torch.arange(size + 1, device=self.gold.device).double()
             self.rates[size] = false_positive_rate(hits, size - hits, self.recall, self.precision)
         return self.rates[size]
+
+
+class LLMCritic:
+    """Citations by a language model, which answers from a slate and says what it used (the paper's prompt).
+
+    One call cites a slate. It reads the question and the memories, never a gold label. What cannot be read, or is
+    refused, is masked. Equal slates of a question are one call, whose reply is kept: an error is the same whenever the
+    slate is shown again, where those of the simulated critic are drawn anew.
+
+    Parameters
+    ----------
+    client : earlib.llm.client.Client
+    questions : sequence of str
+        By query number.
+    memories : sequence of str
+        Texts of the memories, by row of the bank.
+    index : torch.Tensor
+        Rows of the candidates, `[N, K]`.
+    tokens : int
+        That a reply may have.
+    variant : str
+        Of the prompt, as in `earlib.llm.prompts`.
+
+    Attributes
+    ----------
+    asked : int
+        Slates shown so far.
+    unread : collections.Counter
+        Slates whose citations are masked, by the reason.
+    """
+
+    def __init__(self, client, questions, memories, index, tokens, variant="paper"):
+        self.client, self.questions, self.memories, self.index = client, questions, memories, index
+        self.tokens, self.variant = tokens, variant
+        self.asked, self.unread = 0, Counter()
+
+    def __call__(self, queries, slates, uniforms=None):
+        """Cite the memories of each slate, all of them in one round of calls; nothing is drawn."""
+        shown = [self._texts(*one) for one in zip(queries.flatten(), slates.flatten(0, -2), strict=True)]
+        requests = [Request(prompts.citations(*texts, self.variant), self.tokens) for texts in shown]
+        read = [self._read(*one) for one in zip(self.client.ask(requests), shown, strict=True)]
+        cited = torch.tensor([[at in (indices or ()) for at in range(slates.shape[-1])] for indices in read])
+        readable = torch.tensor([indices is not None for indices in read]).unsqueeze(-1)
+        citations = torch.where(cited, 1, -1).view(slates.shape).to(slates.device)
+        return citations, readable.view(*slates.shape[:-1], 1).expand(slates.shape).to(slates.device)
+
+    def _texts(self, query, slate):
+        return self.questions[query], [self.memories[row] for row in self.index[query, slate]]
+
+    def _read(self, reply, shown):
+        """The positions that a reply cites; None if that cannot be read."""
+        question, memories = shown
+        self.asked += 1
+        if reply.status != "ok":
+            self.unread[reply.status] += 1
+            return None
+        indices, reason = parsing.citations(reply.text, len(memories), [question, *memories])
+        if indices is None:
+            self.unread[reason] += 1
+        return indices

@@ -212,13 +212,15 @@ def _critic(config, found, seeds, training):
     return SimulatedCritic(config, gold, calibration=training if config.errors == "global" else None)
 
 
-def learners(setting, config):
+def learners(setting, config, critic=None):
     """One learner a seed, not trained yet, with what it is to learn from.
 
     Parameters
     ----------
     setting : Setting
     config : Config
+    critic : callable, optional
+        As in `earlib.critic`; default: the simulated one of the configuration.
 
     Yields
     ------
@@ -231,7 +233,8 @@ def learners(setting, config):
     found = _candidates(setting, config.depth)
     for seed in range(setting.seeds):
         order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None]
-        yield Learner(config, found, _critic(config, found, (seed,), order), (seed,)), order, found.gold
+        cites = critic or _critic(config, found, (seed,), order)
+        yield Learner(config, found, cites, (seed,)), order, found.gold
 
 
 def trained_weights(setting, config):

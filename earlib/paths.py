@@ -60,6 +60,11 @@ def model_folders():
     return _search("EARLIB_MODELS", "models")
 
 
+def model_server():
+    """The environment of the server for language models on this machine, which `make llm` builds."""
+    return ROOT / ".venv-llm"
+
+
 def _search(variable, default):
     chosen = os.environ.get(variable)
     return ([Path(chosen).expanduser()] if chosen else []) + [ROOT / default]

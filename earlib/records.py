@@ -17,7 +17,6 @@ from earlib import __version__, paper, paths
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "sentence-transformers", "transformers")
 SEES_GOLD = "the critic sees test gold (noisy)"
-NEEDS_MODEL = "F1 and J need a language model, which this version does not run yet"
 FORM = ConfigDict(strict=True, allow_inf_nan=False)
 
 
@@ -31,6 +30,8 @@ class Row(BaseModel, extra="allow", **FORM):
     n_queries: int | None = Field(None, description="questions that the value is a mean over; the fewest of a seed")
     n_queries_most: int | None = Field(None, description="the most of a seed")
     excluded: int | None = Field(None, description="questions without any gold memory, left out; the most of a seed")
+    unparsed: int | None = Field(None, description="replies of a language model that could not be read; not scored")
+    refused: int | None = Field(None, description="and those in which it declined; not scored")
     seeds: int | None = Field(None, description="number of seeds")
     measured: float | None = None
     std: float | None = Field(None, description="standard deviation over seeds")
@@ -50,6 +51,7 @@ class Row(BaseModel, extra="allow", **FORM):
     printed: str | None = Field(None, description="the reported number as the paper prints it")
     reported_dataset: str | None = Field(None, description="the setting of the reported number")
     reported_encoder: str | None = None
+    reported_llm: str | None = Field(None, description="the language model of the reported number")
     headline: bool = Field(False, description="shown in the README")
     sees_gold: bool = Field(False, description=SEES_GOLD)
     varies: bool = Field(False, description="jumps between machines (a time, a first passage); never compared")
@@ -85,6 +87,7 @@ class Record(BaseModel, extra="forbid", **FORM):
     rows: list[Row]
 
 
+SETTING = ("dataset", "encoder", "llm")
 KEYS = ("dataset", "encoder", "variant", "metric")
 VALUES = tuple(name for name in Row.model_fields if name not in KEYS)
 ALWAYS = ("n_queries", "seeds", "measured", "std", "low", "high", "reported", "verdict", "reason")
@@ -141,11 +144,8 @@ def missing(id, rows, dataset, encoder):
         keys = [one.get(key) for key in KEYS]
         if tuple(keys) in held:
             continue
-        if one["metric"] in ("f1", "j"):
-            reason = NEEDS_MODEL
-        else:
-            absent = one["dataset"] if one["dataset"] != dataset else one.get("encoder")
-            reason = f"{paper.label(absent)} is not run in this profile"
+        absent = one["dataset"] if one["dataset"] != dataset else one.get("encoder")
+        reason = f"{paper.label(absent)} is not run in this profile"
         made.append(row(*keys, against={"id": id}, measured=None, reason=reason))
     return made
 
@@ -161,12 +161,13 @@ def _reported(keys, against):
         "printed": printed,
         "reported_dataset": found.get("dataset"),
         "reported_encoder": found.get("encoder"),
+        "reported_llm": paper.LANGUAGE_MODEL if keys["metric"] in ("f1", "j") else None,
     }
 
 
 def own_setting(row):
-    """Whether a row was measured on the dataset and with the encoder that the paper's number is for."""
-    same = (row.get(f"reported_{key}") in (None, row.get(key)) for key in ("dataset", "encoder"))
+    """Whether a row was measured with the dataset, encoder and language model that the paper's number is for."""
+    same = (row.get(f"reported_{key}") in (None, row.get(key)) for key in SETTING)
     return all(same)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from earlib import paper, paths
-from earlib.records import SEES_GOLD, family, key_of, load, named
+from earlib.records import SEES_GOLD, SETTING, family, key_of, load, named
 
 
 def frame(record, **where):
@@ -158,6 +158,8 @@ def caption(record, signs=True, **where):
         _counted(run, ("n_queries", "n_queries_most"), "question{s}"),
         _counted(run, ("seeds",), "seed{s}"),
         _counted(run, ("excluded",), "question{s} without gold left out of a seed"),
+        _counted(run, ("unparsed",), "of the replies of a line could not be read and are not scored"),
+        _counted([row for row in run if row.get("refused")], ("refused",), "were refused"),
     ]
     spread = ["± standard deviation over seeds"] * any(row["std"] is not None for row in run)
     spread += ["[ ] 95 % interval over questions"] * any(row["low"] is not None for row in run)
@@ -177,22 +179,23 @@ def caption(record, signs=True, **where):
 
 
 def setting(rows):
-    """Which dataset and encoder stand in for the paper's: "LoCoMo stands in for LongMemEval, MiniLM for Contriever"."""
+    """What stands in for the paper's dataset, encoder and model: "LoCoMo stands in for LongMemEval, MiniLM for ..."."""
     pairs = _distinct(
         (row[key], row[f"reported_{key}"])
-        for key in ("dataset", "encoder")
+        for key in SETTING
         for row in rows
-        if row["measured"] is not None and row.get(f"reported_{key}") not in (None, row[key])
+        if row["measured"] is not None and row.get(f"reported_{key}") not in (None, row.get(key))
     )
     said = [f"{paper.label(here)} for {paper.label(there)}" for here, there in pairs]
     return ", ".join(said).replace(" for ", " stands in for ", 1)
 
 
 def _measured_on(rows):
-    """The data, encoders and splits of measured rows: "LoCoMo, MiniLM, random split"."""
-    found = [_distinct(row.get(key) for row in rows) for key in ("dataset", "encoder", "split")]
-    told = [" and ".join(map(paper.label, values)) for values in found if values]
-    return ", ".join(told) + (" split" if found[2] else "")
+    """The data, encoders, splits and language models of measured rows: "LoCoMo, MiniLM, random split"."""
+    found = {key: _distinct(row.get(key) for row in rows) for key in ("dataset", "encoder", "split", "llm", "judge")}
+    words = {"split": "{} split", "llm": "answers by {}", "judge": "judged by {}"}
+    named = {key: " and ".join(map(paper.label, values)) for key, values in found.items() if values}
+    return ", ".join(words.get(key, "{}").format(name) for key, name in named.items())
 
 
 def _counted(rows, keys, what):
@@ -226,6 +229,8 @@ def _distinct(values):
 
 def show_differences(record, index=("variant",), **where):
     """The differences with their caption, for the output of a notebook cell; arguments as `differences`."""
+    if all(row.get("difference") is None for row in _rows(record, where)):  # nothing was run: the caption says why
+        return HTML(html(None, caption(record, **where)))
     shown = _ours_alone(differences(record, index, **where), record, where)
     return HTML(html(shown, caption(record, **where) + _tests(record, where)))
 
@@ -251,9 +256,9 @@ def _tests(record, where):
 
 
 def html(frame, caption=""):
-    """A table and its caption as HTML that is the same at every run."""
-    body = frame.to_html(border=0, classes="earlib", index_names=False)
-    return body + (f'\n<p class="caption">{escape.escape(caption)}</p>' if caption else "")
+    """A table, if there is one, and its caption as HTML that is the same at every run."""
+    body = "" if frame is None else frame.to_html(border=0, classes="earlib", index_names=False) + "\n"
+    return body.rstrip("\n") if not caption else f'{body}<p class="caption">{escape.escape(caption)}</p>'
 
 
 def show(record, index=("variant",), columns=("metric",), **where):

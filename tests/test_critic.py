@@ -1,10 +1,16 @@
-"""The simulated critic against its targets."""
+"""The simulated critic against its targets, and a language model as the critic over a real HTTP server."""
+
+import re
+from types import SimpleNamespace
 
 import pytest
 import torch
+from scripted_server import ScriptedServer, Step, completion, says
 
 from earlib.config import Config
-from earlib.critic import SimulatedCritic
+from earlib.critic import LLMCritic, SimulatedCritic
+from earlib.learner import Learner
+from earlib.llm.client import Client
 
 SLATE, DRAWS = 5, 40_000
 
@@ -69,3 +75,105 @@ def test_a_global_rate_falls_on_slates_without_gold_too():
     for u, cited in ((expected * 0.99, 1), (expected * 1.01, -1)):
         citations, _ = critic(torch.tensor([[3]]), slate, torch.full((1, 1, 20), u, dtype=torch.float64))
         assert (citations == cited).all()
+
+
+# -- a language model as the critic
+
+
+USEFUL = "(this one is useful)"
+TEXTS = [f"memory {row}" + f" {USEFUL}" * (row % 3 == 0) for row in range(60)]
+
+
+def reads(body):
+    """Cites the memories of the prompt that say that they are useful."""
+    prompt = body["messages"][-1]["content"].split("**Input**")[-1]
+    shown = re.findall(r"- Memory \[(\d+)\]:\n (.*)", prompt)
+    return says(f"Answer: so.\nCitations: [{', '.join(at for at, text in shown if USEFUL in text) or 'NO_CITE'}]")
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A critic over a real server, by the server's rule; three questions of twenty candidates each."""
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
+    index = torch.arange(60).view(3, 20)
+    with ScriptedServer(rule=reads) as server:
+        client = Client("m", server.url, concurrency=3)
+        yield LLMCritic(client, ["one?", "two?", "three?"], TEXTS, index, 64), server
+
+
+QUERIES = torch.tensor([[0, 1], [2, 0]])
+SLATES = torch.rand(2, 2, 20, generator=torch.Generator().manual_seed(0)).argsort(-1)[..., :SLATE]
+
+
+def test_a_language_model_cites_what_it_reads(model):
+    critic, server = model
+    citations, readable = critic(QUERIES, SLATES, None)
+    rows = critic.index[QUERIES].gather(-1, SLATES)
+    assert torch.equal(citations, torch.where(rows % 3 == 0, 1, -1))
+    assert readable.all() and readable.shape == citations.shape == SLATES.shape
+    assert (critic.asked, len(server.requests), sum(critic.unread.values())) == (4, 4, 0) and server.most <= 3
+
+
+def test_a_slate_is_asked_about_once(model):
+    critic, server = model
+    first, again = critic(QUERIES, SLATES), critic(QUERIES, SLATES)
+    assert torch.equal(first[0], again[0]) and len(server.requests) == 4
+
+
+def test_nothing_but_texts_reaches_the_model(model):
+    critic, server = model
+    critic(QUERIES[:1, :1], SLATES[:1, :1])
+    (body,) = server.requests
+    prompt = body["messages"][-1]["content"].split("**Input**")[-1]
+    assert "one?" in prompt and all(TEXTS[row] in prompt for row in critic.index[0, SLATES[0, 0]])
+
+
+def test_what_cannot_be_read_or_is_refused_is_masked_and_counted(model):
+    critic, server = model
+    server.script = [says("I like them all."), Step(completion(None, refusal="No."))]
+    citations, readable = critic(QUERIES[:1], SLATES[:1])
+    assert not readable.any() and (citations == -1).all()
+    assert critic.asked == 2 and critic.unread["refused"] == 1 and sum(critic.unread.values()) == 2
+
+
+def test_masked_slates_enter_neither_statistics_nor_loss():
+    """A learner whose critic is silent on every second round learns as if those rounds had cited nothing."""
+    config = Config(depth=8, slate_size=3, replay_size=2, batch_size=1, learning_rate=0.01)
+    rng = torch.Generator().manual_seed(1)
+    bank = torch.nn.functional.normalize(torch.randn(30, 6, generator=rng, dtype=torch.float64), dim=-1)
+    index = torch.stack([torch.randperm(30, generator=rng)[:8] for _ in range(5)])
+    query = torch.nn.functional.normalize(torch.randn(5, 6, generator=rng, dtype=torch.float64), dim=-1)
+    found = SimpleNamespace(query=query, bank=bank, index=index)
+    calls = []
+
+    def critic(queries, slates, uniforms):
+        calls.append(None)
+        silent = len(calls) % 2 == 0
+        told = torch.where(slates % 2 == 0, 1, -1)
+        noise = torch.where(torch.rand(slates.shape, generator=rng) < 0.5, 1, -1)  # under the mask: must not matter
+        return (noise if silent else told), torch.full(slates.shape, not silent)
+
+    trajectories = []
+    for _ in range(2):
+        learner = Learner(config, found, critic, [0], torch.float64)
+        steps = list(learner.train(torch.arange(5)[None]))
+        trajectories.append([W.detach().clone() for W in learner.adapter.parameters])
+        shown = torch.stack([step.exploration.shown.sum() for step in steps])
+        assert torch.equal(shown, torch.full_like(shown, 2 * 3))  # two of four rounds
+    for first, second in zip(*trajectories, strict=True):
+        assert torch.equal(first, second) and first.abs().sum() > 0
+
+
+def test_the_explorer_asks_a_language_model_at_test_time(model):
+    critic, server = model
+    bank = torch.nn.functional.normalize(torch.randn(60, 6, generator=torch.Generator().manual_seed(2)), dim=-1)
+    found = SimpleNamespace(query=bank[:3], bank=bank, index=critic.index)
+    learner = Learner(Config(), found, critic, [0])
+    slates = learner.retrieve(torch.arange(3)[None], explorer=True)
+    assert slates.shape == (1, 3, SLATE) and len(server.requests) <= 3 * 3  # T - 1 calls a question
+    plain = learner.retrieve(torch.arange(3)[None])
+
+    def useful(slate):
+        return (critic.index[torch.arange(3)[:, None], slate[0]] % 3 == 0).sum()
+
+    assert useful(slates) > useful(plain)

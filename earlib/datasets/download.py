@@ -60,11 +60,35 @@ def fetch(name, timeout=5.0):
     """
     if name not in FILES:
         raise ValueError(f"unknown data file {name!r}{near(name, FILES)}; known: {', '.join(FILES)}")
-    folders = paths.data_folders()
+    return obtain(name, FILES[name], paths.data_folders(), "EARLIB_DATA", timeout)
+
+
+def obtain(name, file, folders, variable, timeout=5.0):
+    """Path of any publisher's file; as `fetch`, which says what is raised.
+
+    Parameters
+    ----------
+    name : str
+        As it is called in the folders.
+    file : File
+    folders : list of Path
+        Searched in order; the last one receives a download.
+    variable : str
+        The environment variable that names the first of them, for the message.
+    timeout : float
+        Seconds, as in `fetch`.
+    """
     for folder in folders:
         if (folder / name).exists():
-            return _verified(folder / name, FILES[name])
-    return _download(name, FILES[name], folders[-1], timeout)
+            return _verified(folder / name, file)
+    try:
+        return _download(name, file, folders[-1], timeout)
+    except OSError as error:
+        known = " or ".join(str(folder) for folder in folders)
+        raise Unavailable(
+            f"{name} cannot be had: {error}. Put the file from {file.url} (SHA-256 {file.sha256}) into {known}, "
+            f"or name its folder in the environment variable {variable}"
+        ) from error
 
 
 def _verified(path, file):
@@ -91,13 +115,11 @@ def _download(name, file, folder, timeout):
             pooch.retrieve(file.url, f"sha256:{file.sha256}", fname=name, path=folder, downloader=downloader)
         os.chmod(folder / name, 0o644)
     except (requests.RequestException, TimeoutError) as error:
-        raise Unavailable(_message(name, file, _reason(error, file.url, timeout))) from error
+        raise Unavailable(_reason(error, file.url, timeout)) from error
     except ValueError as error:
-        reason = f"the bytes received do not have the SHA-256 {file.sha256}; nothing was kept"
-        raise Unavailable(_message(name, file, reason)) from error
+        raise Unavailable(f"the bytes received do not have the SHA-256 {file.sha256}; nothing was kept") from error
     except OSError as error:
-        reason = f"cannot write to the folder {folder}: {error.strerror or error}"
-        raise Unavailable(_message(name, file, reason)) from error
+        raise Unavailable(f"cannot write to the folder {folder}: {error.strerror or error}") from error
     return folder / name
 
 
@@ -151,11 +173,3 @@ def _root(error):
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     return getattr(error, "strerror", None) or error
-
-
-def _message(name, file, reason):
-    folders = " or ".join(str(folder) for folder in paths.data_folders())
-    return (
-        f"{name} cannot be had: {reason}. Put the file from {file.url} (SHA-256 {file.sha256}) into {folders}, "
-        f"or name its folder in the environment variable EARLIB_DATA"
-    )

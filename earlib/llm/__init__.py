@@ -23,3 +23,7 @@ class Reply(NamedTuple):
     completion_tokens: int = 0
     cached: bool = False  # true if it cost nothing this time
     reason: str = ""  # why it failed
+
+
+class NoModel(RuntimeError):
+    """There is no language model to ask; the message is one line: the reason, and the next step."""

@@ -57,6 +57,9 @@ class Client:
         Seconds without a sign of the endpoint after which a try is given up.
     max_retries : int
         Further tries of the client library after a timeout, a lost connection, a 408, 409, 429 or 5xx.
+    start : callable, optional
+        Called before the first reply is asked for, and again if the endpoint has to be opened anew: it makes the
+        endpoint ready. What it raises, `ask` raises.
 
     Raises
     ------
@@ -76,6 +79,7 @@ class Client:
         price=None,
         timeout=60.0,
         max_retries=6,
+        start=None,
     ):
         # Some tracebacks show variables: from here on none holds a secret in plain text, and this object has a name.
         api_key = SecretStr(api_key or os.environ.get("OPENAI_API_KEY") or "")
@@ -106,6 +110,8 @@ class Client:
         self.refused = frozenset()  # parameters that the model turned out not to take; what it does instead is its own
         self._budget = Budget(max_calls, max_cost, price)
         self._cache = Cache(paths.cache() / "llm" / "replies.jsonl")
+        self._start = start
+        self.estimating = False
         self._api = None  # the library's client, made at the first call
         self._turn = threading.Lock()
         self._from_cache = 0
@@ -284,6 +290,8 @@ class Client:
 
     def _open(self):
         """Make the library's client; a run that the cache serves does without it, and without a key."""
+        if self._start is not None:
+            self._start()
         if self._api is not None:
             return
         key, login = self._key.get_secret_value(), self._login.get_secret_value()

@@ -83,10 +83,29 @@ LABELS = {
     "all types": "All types",
     "covered@5": "All gold turns covered",
     "chance": "By chance",
+    "constant_answer": "One and the same answer to all",
+    "judge_right": "Judge is right",
+    "judge_flips": "Judge changes its verdict",
+    "candidate": "judged",
+    "prompt_as_printed": "Prompt as printed",
+    "prompt_with_marks": "Prompt that marks texts off",
+    "instruction": "instruction",
+    "with": "with the instruction",
+    "without": "without it",
+    "cited": "Cited",
+    "said_yes": "Said Yes",
+    "attacked": "Questions on which it can be made",
+    "base_rate": "Gold among all shown",
+    "unparsed": "Slates not read",
+    "llm": "language model",
+    "none": "no model",
+    "qwen2.5-coder-0.5b": "Qwen2.5-Coder 0.5B",
+    "smollm2-135m": "SmolLM2 135M",
 }
 
 
 ENCODERS, DATASETS = ("contriever", "stella", "gte"), ("locomo", "longmemeval")  # of the paper
+LANGUAGE_MODEL = "gpt-5-mini"  # of the paper: it answers, judges and cites
 DEFAULT_ENCODER = "contriever"  # what the paper uses wherever it names none
 
 

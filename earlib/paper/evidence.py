@@ -130,7 +130,8 @@ def rows(runs, id, **where):
     Raises
     ------
     Undecidable
-        If there is no such record or no such row, or none that was measured.
+        If there is no such record or no such row, none that was measured, or if another language model than the
+        paper's took part.
     """
     if id not in runs.records:
         raise Undecidable(runs.absent[id])
@@ -138,6 +139,10 @@ def rows(runs, id, **where):
     where = {"split": (None, "random"), "over": None, **where}
     found = _matching(runs, id, {**setting, **where})
     held = [row for row in found if row["measured"] is not None]
+    others = [row["llm"] for row in held if row.get("llm") not in (None, paper.LANGUAGE_MODEL)]
+    if others:
+        told = paper.label(others[0]), paper.label(paper.LANGUAGE_MODEL)
+        raise Undecidable("answers by {} say nothing of those by {}".format(*told))
     if held:
         return held
     for row in [*found, *_matching(runs, id, {key: value for key, value in where.items() if key not in setting})]:

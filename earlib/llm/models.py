@@ -1,0 +1,47 @@
+"""A language model by its name: none, one of this machine's, or one of an OpenAI-compatible endpoint."""
+
+import os
+from functools import cache
+
+from earlib.llm import NoModel, local
+from earlib.llm.client import Client
+
+NONE = "none"
+
+
+@cache
+def connect(name):
+    """The client of a model; nothing is started or asked before a reply is missing in the cache.
+
+    Parameters
+    ----------
+    name : str
+        "none"; a name of `local.MODELS`, whose server starts when it is needed; or a model of the endpoint in
+        `OPENAI_BASE_URL`, by default OpenAI's.
+
+    Returns
+    -------
+    Client
+        The same one for the same name.
+
+    Raises
+    ------
+    NoModel
+        For "none", and from the client's `ask` where a reply is missing and no server is installed.
+    ValueError
+        As `Client`.
+    """
+    if name == NONE:
+        raise NoModel("no language model is asked in this profile (`llm: none`)")
+    if name not in local.MODELS:
+        return Client(name)
+    address = local.address(name)
+    served = os.environ.get("OPENAI_BASE_URL") == address  # by `python -m earlib.llm.local NAME COMMAND`
+    # One call at a time: the server would only queue them. A key of the user's is not sent to it.
+    start = None if served else local.Server(name).start
+    return Client(name, address, "none", concurrency=1, timeout=600.0, start=start)
+
+
+def reply_tokens(name):
+    """Tokens that a reply may have at first: small models write on and on, others think before they answer."""
+    return 128 if name in local.MODELS else 2048

@@ -1,0 +1,212 @@
+"""Answers, verdicts and their rows, over a real HTTP server whose replies the tests decide."""
+
+import re
+
+import numpy as np
+import pytest
+from scripted_server import ScriptedServer, completion, says
+from scripted_server import Step as Reaction
+
+from earlib import experiment, paper, records, report
+from earlib.experiment import Setting
+from earlib.llm import answers, measures, models
+from earlib.llm.answers import Panel
+
+SETTING = Setting(dataset="toy", seeds=2)
+NUMBER = 40  # one of them has no gold turn
+ASKED = experiment.benchmark("toy").asked
+QUESTIONS = [ASKED[number] for number in answers.subset(SETTING, NUMBER)]
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """An endpoint whose `rule` the test sets; it answers with the question's gold answer, and judges by equality."""
+    with ScriptedServer(rule=honest) as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
+        models.connect.cache_clear()
+        yield running
+        models.connect.cache_clear()
+
+
+def prompt_of(body):
+    return body["messages"][-1]["content"]
+
+
+def judges(body):
+    return "ground-truth" in prompt_of(body)
+
+
+def question_of(body):
+    said = re.findall(r"\*\*Question\*?\*?:\*?\*? ?(.*)", prompt_of(body))[-1]
+    return next(query for query in QUESTIONS if query.text == said.strip())
+
+
+def honest(body):
+    if not judges(body):
+        return says(f"**Answer**: {question_of(body).answer}")
+    candidate = re.findall(r"\*\*Response:\*\* (.*)", prompt_of(body))[-1]
+    return says("Output: Yes" if question_of(body).answer.rstrip(".") in candidate else "Output: No")
+
+
+def panel(llm="m"):
+    return Panel(llm, "jay", NUMBER)
+
+
+@pytest.fixture(scope="module")
+def reached():
+    return {name: experiment.answers(SETTING, name) for name in ("retriever", "ceiling")}
+
+
+def by(rows, metric, variant):
+    (found,) = [row for row in rows if (row["metric"], row["variant"]) == (metric, variant)]
+    return found
+
+
+def test_right_answers_are_right(server, reached):
+    rows = answers.rows(panel(), SETTING, reached, "retriever")
+    for metric in ("f1", "j"):
+        row = by(rows, metric, "retriever")
+        assert (row["measured"], row["n_queries"], row["unparsed"], row["refused"]) == (100, NUMBER, 0, 0)
+        assert (row["llm"], row.get("judge"), row["varies"]) == ("m", "jay" if metric == "j" else None, True)
+        assert by(rows, metric, "ceiling")["difference"] == 0
+    assert {body["model"] for body in server.requests} == {"m", "jay"}
+
+
+def test_questions_without_gold_turns_are_among_them():
+    assert any(not query.gold for query in QUESTIONS)  # so that the test above shows it
+
+
+def test_the_subset_is_the_first_of_seed_0_and_grows_from_its_end():
+    scopes = [query.scope for query in ASKED]
+    kept = experiment.split(scopes, SETTING, 0)[1]
+    assert list(answers.subset(SETTING, 5)) == list(kept[:5])
+    assert list(answers.subset(SETTING, 10_000)) == list(kept)
+
+
+def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server, reached):
+    answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    found = experiment.candidates("toy", "minilm", 20)
+    memories = experiment.benchmark("toy").memories
+    number = answers.subset(SETTING, 1)[0]
+    expected = [memories[found.index[number, at]] for at in range(5)]
+    sent = next(prompt_of(body) for body in server.requests if not judges(body) and question_of(body) == ASKED[number])
+    assert all(one.date for one in expected)
+    assert "\n".join(f"- [{one.date}] {one.text}" for one in expected) in sent
+
+
+def test_f1_is_that_of_the_answers_and_the_constant_answer_is_chosen_in_training(server, reached):
+    server.rule = lambda body: honest(body) if judges(body) else says("Answer: the piano")
+    rows = answers.rows(panel(), SETTING, reached, "retriever")
+    expected = measures.f1(["the piano"] * NUMBER, [query.answer for query in QUESTIONS])
+    assert by(rows, "f1", "retriever")["measured"] == pytest.approx(100 * expected.mean())
+    learned = experiment.split([query.scope for query in ASKED], SETTING, 0)[0]
+    constant = measures.constant_answer([ASKED[number].answer for number in learned])
+    floor = measures.f1([constant] * NUMBER, [query.answer for query in QUESTIONS])
+    assert by(rows, "f1", answers.CONSTANT)["measured"] == pytest.approx(100 * floor.mean())
+
+
+def test_what_cannot_be_read_and_what_is_refused_is_counted_and_never_scored(server, reached):
+    first, second = QUESTIONS[0].text, QUESTIONS[1].text
+
+    def rule(body):
+        if judges(body) and question_of(body).text == first:
+            return says("Perhaps.")
+        if judges(body) and question_of(body).text == second:
+            return Reaction(completion(None, refusal="I will not."))
+        return honest(body)
+
+    server.rule = rule
+    rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    row = by(rows, "j", "retriever")
+    assert (row["measured"], row["n_queries"], row["unparsed"], row["refused"]) == (100, NUMBER - 2, 1, 1)
+    assert by(rows, "f1", "retriever")["n_queries"] == NUMBER
+
+
+def test_an_answer_that_cannot_be_read_is_not_judged(server, reached):
+    server.rule = lambda body: honest(body) if judges(body) else Reaction(completion(None, refusal="No."))
+    rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    for metric in ("f1", "j"):
+        row = by(rows, metric, "retriever")
+        assert row["measured"] is None and row["reason"] == f"none of {NUMBER} replies could be read"
+        assert (row["unparsed"], row["refused"]) == (0, NUMBER)
+    assert len([body for body in server.requests if judges(body)]) == NUMBER  # of the constant answer alone
+
+
+def test_each_type_of_question_gets_rows_of_its_own(server, reached):
+    kinds = sorted({query.category for query in QUESTIONS})
+    rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever", categories=kinds)
+    judged = [row for row in rows if (row["metric"], row["variant"]) == ("j", "retriever")]
+    counts = {row["category"]: row["n_queries"] for row in judged}
+    assert counts == {"all types": NUMBER, **{k: sum(query.category == k for query in QUESTIONS) for k in kinds}}
+
+
+@pytest.mark.parametrize("name", ["none", "smollm2-135m"])
+def test_without_a_model_each_number_is_a_dash_with_the_reason(name, reached, tmp_path, monkeypatch):
+    monkeypatch.setattr("earlib.paths.ROOT", tmp_path)
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
+    models.connect.cache_clear()
+    given = Panel(name, name, NUMBER)
+    rows = answers.rows(given, SETTING, reached, "retriever", store="both")
+    rows += answers.judge_rows(given, SETTING, reached, "retriever")
+    assert all(row["measured"] is None and row["reason"] and row["varies"] for row in rows)
+    assert {row["variant"] for row in rows} == {"retriever", "ceiling", answers.CONSTANT, None}
+    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    assert {row["verdict"] for row in made["rows"]} == {"not run"}
+
+
+def right(rows):
+    return [row["measured"] for row in rows if row["metric"] == "judge_right"]
+
+
+@pytest.mark.parametrize(("verdict", "expected"), [("Yes", [100, 100, 0]), ("No", [0, 0, 100])])
+def test_a_judge_that_cannot_judge_is_seen(server, reached, verdict, expected):
+    server.rule = lambda body: says(f"Output: {verdict}") if judges(body) else honest(body)
+    assert right(answers.judge_rows(panel(), SETTING, reached, "retriever")) == expected
+
+
+def test_a_judge_that_can_is_right_on_all_and_does_not_flip(server, reached):
+    rows = answers.judge_rows(panel(), SETTING, reached, "retriever")
+    assert right(rows) == [100, 100, 100] and rows[-1]["measured"] == 0
+    assert rows[-1]["metric"] == "judge_flips" and rows[-1]["n_queries"] == NUMBER
+
+
+def test_a_judge_that_changes_its_mind_is_seen(server, reached):
+    said = {}
+
+    def rule(body):
+        if not judges(body):
+            return honest(body)
+        said[prompt_of(body)] = not said.get(prompt_of(body), False)
+        return says("Yes" if said[prompt_of(body)] else "No")
+
+    server.rule = rule
+    (*_, flips) = answers.judge_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    gold = {query.text for query in QUESTIONS}  # right answers equal the planted ones: asked once more, and kept
+    assert len(gold) == NUMBER and flips["measured"] > 0
+
+
+def test_another_models_answers_are_never_held_as_the_papers_own_setting():
+    held = {"id": "tab02", "encoder": "contriever"}
+    row = records.row("locomo", "contriever", "ear", "j", against=held, measured=50.0, llm="qwen2.5-coder-0.5b")
+    assert row["reported_llm"] == paper.LANGUAGE_MODEL and not records.own_setting(row)
+    assert records.own_setting({**row, "llm": "gpt-5-mini"})
+
+
+def test_the_caption_names_the_models_and_counts_what_was_not_read(server, reached):
+    def rule(body):
+        return says("Perhaps.") if judges(body) and question_of(body) == QUESTIONS[0] else honest(body)
+
+    server.rule = rule
+    rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    told = report.caption(made, metric="j", variant="retriever")
+    assert "answers by m, judged by jay" in told and f"{NUMBER - 1} questions" in told
+    assert "1 of the replies of a line could not be read" in told
+
+
+def test_values_are_between_0_and_1_and_of_the_questions(server, reached):
+    slates = {name: one.slates[0, :NUMBER] for name, one in reached.items()}
+    found = answers.scores(panel(), SETTING, answers.graded(panel(), SETTING, slates))
+    for of_measure in found.values():
+        assert set(of_measure) == {*reached, answers.CONSTANT}
+        assert all(one.shape == (1, NUMBER) and np.all((one >= 0) & (one <= 1)) for one in of_measure.values())

@@ -1,0 +1,170 @@
+"""Language models on this machine: a real server with a real model, where it is installed (`make test-llm`)."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from earlib import paths, run
+from earlib.llm import NoModel, Request, local
+from earlib.llm.models import connect
+
+QUICK = "smollm2-135m"
+
+
+def can_serve():
+    found = any((folder / local.MODELS[QUICK].file).exists() for folder in paths.model_folders())
+    return found and (paths.model_server() / "installed").exists()
+
+
+served = pytest.mark.skipif(
+    not (can_serve() or os.environ.get("EARLIB_TEST_LLM")),
+    reason=f"`make llm` builds the server, and {QUICK}'s file is to lie in models/ or EARLIB_MODELS",
+)
+
+
+def listens(port, host=local.HOST):
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+def port_of(name):
+    return int(local.address(name).split(":")[2].split("/")[0])
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Nothing of this machine's is found: no server, no models, an empty cache."""
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.delenv("EARLIB_MODELS", raising=False)
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("EARLIB_BUILD", str(tmp_path / "build"))
+    connect.cache_clear()
+    yield tmp_path
+    connect.cache_clear()
+
+
+def test_without_a_server_the_message_says_how_to_get_one(elsewhere):
+    client = connect(QUICK)  # nothing is needed yet
+    with pytest.raises(NoModel, match="`make llm` builds it"):
+        client.ask([Request([{"role": "user", "content": "Hello"}])])
+
+
+def test_no_model_is_a_choice():
+    with pytest.raises(NoModel, match="llm: none"):
+        connect("none")
+
+
+def test_a_file_that_is_not_the_publishers_is_refused(elsewhere):
+    (elsewhere / ".venv-llm").mkdir()
+    (elsewhere / ".venv-llm" / "installed").touch()
+    (elsewhere / "models").mkdir()
+    (elsewhere / "models" / local.MODELS[QUICK].file).write_bytes(b"something else")
+    with pytest.raises(ValueError, match="wrong checksum.*remove the file"):
+        local.Server(QUICK).start()
+
+
+def test_a_server_that_does_not_come_up_is_told_with_its_last_words(elsewhere, monkeypatch):
+    source = local.MODELS[QUICK].source
+    model = local.Model("tiny.gguf", type(source)(source.url, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca4959"
+                                                              "91b7852b855", source.licence))  # fmt: skip
+    monkeypatch.setitem(local.MODELS, QUICK, model)
+    (elsewhere / ".venv-llm" / "bin").mkdir(parents=True)
+    (elsewhere / ".venv-llm" / "installed").touch()
+    (elsewhere / ".venv-llm" / "bin" / "python").symlink_to(sys.executable)  # without the server's package
+    (elsewhere / "models").mkdir()
+    (elsewhere / "models" / "tiny.gguf").touch()
+    with pytest.raises(ConnectionError, match="did not come up.*No module named"):
+        local.Server(QUICK).start()
+
+
+def test_an_unknown_model_names_the_near_one():
+    with pytest.raises(ValueError, match="did you mean 'smollm2-135m'"):
+        local.Server("smollm-135m")
+
+
+def test_the_models_are_pinned():
+    for model in local.MODELS.values():
+        assert len(model.source.sha256) == 64 and model.source.url.endswith(f"/{model.file}")
+        revision = model.source.url.split("/resolve/")[1].split("/")[0]
+        assert len(revision) == 40 and int(revision, 16)
+    assert local.DEFAULT in local.MODELS
+
+
+@pytest.mark.llm
+@served
+def test_it_answers_on_the_loopback_and_is_gone_afterwards():
+    with local.Server(QUICK) as server:
+        assert listens(port_of(QUICK))
+        server.start()  # a second start changes nothing
+        own = socket.gethostbyname(socket.gethostname())
+        assert own.startswith("127.") or not listens(port_of(QUICK), own)
+    assert not listens(port_of(QUICK))
+
+
+def serving(then):
+    """Command of a process that serves and then does something."""
+    return [sys.executable, "-c", f"import time; from earlib.llm import local; local.Server({QUICK!r}).start(); {then}"]
+
+
+@pytest.mark.llm
+@served
+def test_a_killed_process_leaves_no_server():
+    command = serving("print('up', flush=True); time.sleep(99)")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "up\n" and listens(port_of(QUICK))
+        process.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 10
+    while listens(port_of(QUICK)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not listens(port_of(QUICK))
+
+
+@pytest.mark.llm
+@served
+def test_a_second_process_waits_for_its_turn():
+    command = serving("print(time.time()); time.sleep(3); print(time.time())")
+    first, second = (subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in "ab")
+    spans = sorted([float(line) for line in process.communicate(timeout=60)[0].split()] for process in (first, second))
+    assert spans[0][1] <= spans[1][0] and first.returncode == second.returncode == 0
+
+
+@pytest.mark.llm
+@served
+def test_a_command_finds_the_endpoint():
+    code = "import os, openai; print(openai.OpenAI(api_key='none').models.list().data[0].id, os.environ['EARLIB_LLM_MODEL'])"  # noqa: E501
+    command = [sys.executable, "-m", "earlib.llm.local", QUICK, sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == [QUICK, QUICK] and done.returncode == 0, done.stderr
+
+
+def run_notebook(name, folder, *further):
+    places = {"EARLIB_RESULTS": str(folder / "results"), "EARLIB_CACHE": str(folder / "cache")}
+    command = [sys.executable, "-m", "earlib.run", name, "--profile", "smoke", "-p", "llm", QUICK, *further]
+    return subprocess.run(command, env=os.environ | places, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.llm
+@served
+@pytest.mark.skipif("tab02_main_results" not in run.sources(), reason="the main table's notebook is missing")
+def test_the_whole_path_from_slates_to_a_table(tmp_path):
+    """Answers, verdicts and their rows by a real model; the second time nothing is asked, and nothing is served."""
+    few = ("-p", "judge", QUICK, "-p", "llm_questions", "4")
+    done = run_notebook("tab02_main_results", tmp_path, *few)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{QUICK} answers at" in done.stderr
+    (path,) = (tmp_path / "results" / "smoke").glob("*.json")
+    rows = [row for row in json.loads(path.read_text())["rows"] if row.get("llm") == QUICK]
+    f1 = [row for row in rows if row["metric"] == "f1"]
+    assert {row["variant"] for row in f1} >= {"retriever", "rmm", "ear", "constant_answer"}
+    for row in f1:
+        assert row["n_queries"] + row["unparsed"] + row["refused"] == 4 and row["varies"]
+    assert all(row.get("printed") is None for row in rows)  # made dialogues are held against nothing
+    again = run_notebook("tab02_main_results", tmp_path, *few)
+    assert again.returncode == 0 and "answers at" not in again.stderr
+    assert [row for row in json.loads(path.read_text())["rows"] if row.get("llm") == QUICK] == rows
