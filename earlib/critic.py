@@ -111,7 +111,8 @@ class LLMCritic:
         requests = [Request(prompts.citations(*texts, self.variant), self.tokens) for texts in shown]
         read = [self._read(*one) for one in zip(self.client.ask(requests), shown, strict=True)]
         cited = torch.tensor([[at in (indices or ()) for at in range(slates.shape[-1])] for indices in read])
-        readable = torch.tensor([indices is not None for indices in read]).unsqueeze(-1)
+        # What is only estimated counts as "nothing useful": the next round then shows other memories, and is counted.
+        readable = torch.tensor([indices is not None or self.client.estimating for indices in read]).unsqueeze(-1)
         citations = torch.where(cited, 1, -1).view(slates.shape).to(slates.device)
         return citations, readable.view(*slates.shape[:-1], 1).expand(slates.shape).to(slates.device)
 

@@ -34,9 +34,15 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from earlib import datasets, encoders, paths
 from earlib.config import Config
+from earlib.llm.budget import shown
 
 SET_BY_RUN = ("profile", "name")  # parameters that say where a result belongs
+ASKED = ("llm", "judge")  # parameters that name a language model
 READERS = ("claims",)  # notebooks that draw on the records of others; they run when all others are finished
+ASSUMED = (
+    "A request of several notebooks counts in the first. Tokens in: a quarter of the characters; tokens out: the most",
+    "that a reply may have at first. What depends on earlier replies (verdicts, rounds of exploration) is estimated.",
+)
 LONGEST_NAME = 120  # characters; file systems allow 255 with suffixes and all
 
 
@@ -155,6 +161,10 @@ def _checked(parameter, value, where):
 
 def _check_meaning(name, value, about):
     """Refuse what the package would refuse after a kernel has started: an unknown name, a number out of range."""
+    if name in ASKED:  # models of an endpoint can have any name
+        if not value.strip():
+            raise Unusable(f"{about}: expected the name of a model, or none, got {value!r}")
+        return
     known = {"dataset": datasets.NAMES, "encoder": encoders.REGISTRY, "encoders": encoders.REGISTRY}.get(name)
     if known is not None:
         if value not in known:
@@ -319,10 +329,21 @@ class _ThisInterpreter(KernelSpecManager):
 
 
 class Runner:
-    """Runs plans, up to `jobs` at a time, and can be stopped at any moment without touching older results."""
+    """Runs plans, up to `jobs` at a time, and can be stopped at any moment without touching older results.
 
-    def __init__(self, jobs=1):
-        self.jobs = jobs
+    Parameters
+    ----------
+    jobs : int
+    environment : dict of str to str, optional
+        Further variables for all kernels.
+    estimates : Path, optional
+        A folder: no language model is asked and nothing is published or kept; what each notebook would ask is noted
+        there, in a file of its name.
+    """
+
+    def __init__(self, jobs=1, environment=None, estimates=None):
+        self.jobs, self.estimates = jobs, estimates
+        self.own_environment = environment or {}
         self.environment = {}
         self.kernels = set()
         self.stopped = threading.Event()
@@ -340,7 +361,7 @@ class Runner:
         KeyboardInterrupt
             After Ctrl-C, when every kernel is gone.
         """
-        self.environment = _share_of_cores(min(self.jobs, len(plans)))
+        self.environment = self.own_environment | _share_of_cores(min(self.jobs, len(plans)))
         futures = []
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
@@ -369,16 +390,17 @@ class Runner:
         start = time.monotonic()
         work, computed, error = None, False, None
         try:
-            work = _work_folder(plan)
+            work = _work_folder(plan, self.estimates or paths.build() / plan.profile)
             self._execute(plan, work)
-            computed = True
-            _publish(plan, work)
-            _broken(plan).unlink(missing_ok=True)  # of an earlier run
+            if self.estimates is None:
+                computed = True
+                _publish(plan, work)
+                _broken(plan).unlink(missing_ok=True)  # of an earlier run
         except Exception as caught:
             error = _explain(caught)
             if computed:
                 error += f"\n  all that it computed is kept in {work}"
-            elif work and (work / f"{plan.name}.ipynb").exists() and not self.stopped.is_set():
+            elif self.estimates is None and _came_far(plan, work) and not self.stopped.is_set():
                 os.replace(work / f"{plan.name}.ipynb", _broken(plan))
                 error += f"\n  the notebook as far as it came: {_broken(plan)}"
         if work and not (error and computed):
@@ -386,7 +408,8 @@ class Runner:
         seconds = time.monotonic() - start
         if not self.stopped.is_set():
             target = paths.results() / plan.profile / f"{plan.name}.ipynb"
-            after = f"FAILED after {seconds:.1f} s: {error}" if error else f"done in {seconds:.1f} s: {target}"
+            done = f"done in {seconds:.1f} s: {target}" if self.estimates is None else f"estimated in {seconds:.1f} s"
+            after = f"FAILED after {seconds:.1f} s: {error}" if error else done
             print(f"{plan.name}: {after}", file=sys.stderr if error else sys.stdout, flush=True)
         return Outcome(plan, seconds, error)
 
@@ -397,6 +420,8 @@ class Runner:
             "EARLIB_ROOT": str(paths.ROOT), "EARLIB_RESULTS": str(work / "results"),
             "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
         }
+        notes = "" if self.estimates is None else str(self.estimates / f"{plan.name}.jsonl")
+        specs.environment["EARLIB_LLM_ESTIMATE"] = notes  # never the caller's own: results would come of estimates
         kernel = AsyncKernelManager(
             kernel_name="python3", kernel_spec_manager=specs, transport_encryption="auto"
         )
@@ -421,10 +446,13 @@ def _share_of_cores(kernels):
     return {"OMP_NUM_THREADS": str(max(1, cores // kernels))}
 
 
-def _work_folder(plan):
-    folder = paths.build() / plan.profile
+def _work_folder(plan, folder):
     folder.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{plan.name}.", dir=folder))
+
+
+def _came_far(plan, work):
+    return work is not None and (work / f"{plan.name}.ipynb").exists()
 
 
 def _broken(plan):
@@ -555,12 +583,20 @@ def _read_arguments(arguments):
     parser.add_argument("--profile", default="laptop", help="a file of notebooks/profiles (default: laptop)")
     parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
+    parser.add_argument("--max-calls", type=int, metavar="N", help="calls of language models in the whole run, at most")
+    parser.add_argument("--max-cost", type=float, metavar="DOLLARS", help="what they may cost, at most")
+    parser.add_argument("--estimate", action="store_true", help="say what they would cost; ask and write nothing")
     parser.add_argument("--list", action="store_true", help="show notebooks and their parameters")
     options = parser.parse_args(_joined(arguments))
     if not options.names and not options.list:
         parser.error(f"name a notebook, or all; there are {', '.join(sources()) or 'none'}")
     if options.jobs < 1:
         parser.error("--jobs: expected 1 or more")
+    for name in ("max_calls", "max_cost"):
+        if getattr(options, name) is not None and not 0 <= getattr(options, name) < float("inf"):
+            parser.error(f"--{name.replace('_', '-')}: expected 0 or more")
+        if getattr(options, name) is not None and options.estimate:
+            parser.error(f"--estimate asks nothing; leave out --{name.replace('_', '-')}")
     for pair in options.p:
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
@@ -575,7 +611,10 @@ def main(arguments=None):
         if options.list:
             print(describe())
             return 0
-        return _run(options.names, options.profile, own, options.jobs)
+        if options.estimate:
+            return _estimate(options.names, options.profile, own, options.jobs)
+        limits = {"EARLIB_LLM_MAX_CALLS": options.max_calls, "EARLIB_LLM_MAX_COST": options.max_cost}
+        return _run(options.names, options.profile, own, options.jobs, limits)
     except Unusable as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -584,18 +623,90 @@ def main(arguments=None):
         return 130
 
 
-def _run(names, profile, own, jobs):
+def _run(names, profile, own, jobs, limits):
+    plans = _usable_plans(names, profile, own)
+    _check_writable(plans)
+    paths.build().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ledger.", dir=paths.build()) as folder:
+        ledger = Path(folder) / "ledger.json"
+        environment = {name: str(limit) for name, limit in limits.items() if limit is not None}
+        try:
+            outcomes = Runner(jobs, environment | {"EARLIB_LLM_LEDGER": str(ledger)}).run(plans)
+        finally:
+            if ledger.exists():
+                print(f"language models: {took(json.loads(ledger.read_text()))}", flush=True)
+    if "all" in names:
+        print(summarise(outcomes))
+        print(f"to read them, each beside the paper's numbers: make report PROFILE={plans[0].profile}")
+    return 1 if any(outcome.error for outcome in outcomes) else 0
+
+
+def took(totals):
+    """Calls and cost of a `budget.Ledger`; what a killed kernel held back counts as spent."""
+    cost = totals["spent"] + totals["held"]
+    if not totals["unpriced"]:
+        return f"{totals['calls']:,} calls, {shown(cost)}"
+    return f"{totals['calls']:,} calls, of {totals['unpriced']:,} the cost is unknown, of the others {shown(cost)}"
+
+
+def _estimate(names, profile, own, jobs):
+    """Run the notebooks that ask language models without asking any, and say what they would take."""
+    plans = _usable_plans(names, profile, own)
+    asking = [plan for plan in plans if _model_of(plan) != "none"]
+    silent = [plan.name for plan in plans if plan not in asking]
+    if silent:
+        print(f"no language model is asked by {', '.join(silent)}", flush=True)
+    if asking:
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes = Runner(jobs, estimates=Path(folder)).run(asking)
+            print(estimated(Path(folder), outcomes))
+        return 1 if any(outcome.error for outcome in outcomes) else 0
+    return 0
+
+
+def _model_of(plan):
+    """The language model that a notebook asks, "none" also if it has no parameter for one."""
+    known = read_parameters(plan.source)
+    return plan.parameters.get("llm", known["llm"].default) if "llm" in known else "none"
+
+
+def estimated(folder, outcomes):
+    """What notebooks would ask of language models, one line each and in total; equal requests count once in all.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the notes that the kernels left.
+    outcomes : list of Outcome
+        A request counts in the first notebook that makes it.
+    """
+    lines, total = [("notebook", "calls", "in the cache", "tokens in", "tokens out", "cost")], {}
+    for plan, _, error in outcomes:
+        file = folder / f"{plan.name}.jsonl"
+        notes = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        fresh = {note["key"]: note for note in notes if note["key"] not in total}
+        total |= fresh
+        lines.append((plan.name + (" (FAILED, as far as it came)" if error else ""), *_summed(fresh.values())))
+    lines.append(("in all", *_summed(total.values())))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+    return "\n".join([*rows, *ASSUMED])
+
+
+def _summed(notes):
+    asked = [note for note in notes if not note["cached"]]
+    costs = [note["cost"] for note in asked]
+    counts = len(asked), len(notes) - len(asked), sum(note["in"] for note in asked), sum(note["out"] for note in asked)
+    return *(f"{count:,}" for count in counts), shown(None if None in costs else sum(costs))
+
+
+def _usable_plans(names, profile, own):
     plans = make_plans(names, profile, own)
     if "all" in names:
         usable = _usable_profile(profile, own)
         if usable != profile:
             plans = make_plans(names, usable, {key: own[key] for key in own if key != "dataset"})
-    _check_writable(plans)
-    outcomes = Runner(jobs).run(plans)
-    if "all" in names:
-        print(summarise(outcomes))
-        print(f"to read them, each beside the paper's numbers: make report PROFILE={plans[0].profile}")
-    return 1 if any(outcome.error for outcome in outcomes) else 0
+    return plans
 
 
 if __name__ == "__main__":

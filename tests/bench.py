@@ -14,6 +14,8 @@ random candidates share next to none, so that their share of the matrix rate is 
 """
 
 import argparse
+import os
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -24,7 +26,9 @@ import torch
 from earlib import draws, experiment, latency
 from earlib.config import Config
 from earlib.critic import SimulatedCritic
+from earlib.experiment import Setting
 from earlib.learner import Learner
+from earlib.llm import answers, local
 
 QUERIES, BANK, DEPTH, WIDTH, SEEDS, TRAINED, EVALUATED = 1540, 5882, 20, 384, (0, 1, 2), 400, 308
 MEMORIES = 10**6
@@ -125,12 +129,30 @@ def first_stage(options):
         print(f"  ratio retrieval : reading       {found / read:8.2f}     (at most 1.5)")
 
 
+def language_model(questions=60):
+    """Answers and verdicts of the model that this machine serves, none of them kept from before."""
+    setting, panel = Setting(), answers.Panel(local.DEFAULT, local.DEFAULT, questions)
+    slates = {"retriever": experiment.run_control(setting, "retriever").slates[0, :questions]}
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ["EARLIB_CACHE"] = empty
+        start = time.perf_counter()
+        said = answers.answer(panel, setting, slates)["retriever"]
+        answered = time.perf_counter() - start
+        judged = timed(lambda: answers.judge(panel, answers.of_panel(panel, setting), said))
+    told = f"{questions} answers {answered:.0f} s, {questions} verdicts {judged:.0f} s"
+    print(f"{local.DEFAULT}: {told}   (360 s at most)")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--plain-queries", type=int, default=TRAINED, help="queries that the transcription is timed on")
     parser.add_argument("--repeat", type=int, default=9, help="runs of the core; the median counts")
+    parser.add_argument("--llm", action="store_true", help="time the language model of this machine instead; minutes")
     options = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
+    if options.llm:
+        language_model()
+        return
     for name, found in problems():
         measure(name, found, options)
     first_stage(options)

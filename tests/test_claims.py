@@ -290,6 +290,16 @@ def test_the_verdict_follows_the_record(folder):
     assert verdict(folder, "up_to_over_retriever").verdict == OPEN
 
 
+def test_answers_of_another_language_model_decide_nothing(folder):
+    where = {"variant": "ear", "metric": "j", "split": "random", "dataset": "locomo", "encoder": "minilm"}
+    ends = {"measured": 60.0, "reason": None, "difference": 9.0, "difference_low": 5.0, "difference_high": 13.0}
+    change(folder, "tab02_main_results", where=where, **ends, **QUESTIONS_ONLY, llm="qwen2.5-coder-0.5b")
+    found = verdict(folder, "answers_over_retriever")
+    assert found.verdict == OPEN and found.reason == "answers by Qwen2.5-Coder 0.5B say nothing of those by GPT 5 Mini"
+    change(folder, "tab02_main_results", where=where, llm=paper.LANGUAGE_MODEL)
+    assert verdict(folder, "answers_over_retriever").verdict == SUPPORTED
+
+
 def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone(folder):
     ends = {"difference": 4.0, "difference_low": 2.0, "difference_high": 6.0, **QUESTIONS_ONLY}
     where = {"variant": "ear", "metric": "recall@5", "split": "random"}

@@ -36,6 +36,13 @@ def locked():
     return {canonicalize_name(pin[1]): pin[2] for pin in pins}
 
 
+def test_the_model_server_is_pinned_and_kept_out_of_the_lock():
+    lines = [line for line in (ROOT / "requirements-llm.lock").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in lines)
+    server = [line for line in lines if line.startswith("llama_cpp_python==")]
+    assert len(server) == 1 and "llama-cpp-python" not in locked()
+
+
 def needed(names):
     """All packages that these need on this machine, the names themselves included."""
     found, open_ends = set(), [(canonicalize_name(one.name), frozenset(one.extras)) for one in names]
@@ -112,6 +119,14 @@ def test_every_notebook_is_a_target_of_make():
 @pytest.mark.parametrize("option, jobs", [([], 1), (["-j2"], 2), (["-j"], 1)])
 def test_make_hands_its_jobs_on(option, jobs):
     assert f"run all --profile laptop --jobs {jobs}" in make("--dry-run", *option, "reproduce").stdout
+
+
+def test_make_builds_the_model_server_in_an_environment_of_its_own():
+    told = make("--dry-run", "--always-make", "llm").stdout
+    assert ".venv-llm/bin/python -m pip install --requirement requirements-llm.lock" in told
+    assert told.rstrip().endswith("-m earlib.llm.local")
+    assert "EARLIB_TEST_LLM=1 .venv/bin/python -m pytest -m llm" in make("--dry-run", "test-llm").stdout
+    assert "run all --profile paper --estimate" in make("--dry-run", "estimate", "PROFILE=paper").stdout
 
 
 def test_work_by_hand_does_not_touch_the_committed_results():

@@ -50,7 +50,8 @@ def _split(setting):
     return experiment.split(scopes, setting, 0)
 
 
-def _questions(panel, setting):
+def of_panel(panel, setting):
+    """The questions of a panel, in order."""
     asked = experiment.benchmark(setting.dataset).asked
     return [asked[number] for number in subset(setting, panel.questions)]
 
@@ -98,7 +99,7 @@ def answer(panel, setting, slates):
     NoModel
         If there is no model to ask.
     """
-    client, questions, numbers = connect(panel.llm), _questions(panel, setting), subset(setting, panel.questions)
+    client, questions, numbers = connect(panel.llm), of_panel(panel, setting), subset(setting, panel.questions)
     reads = [read for slate in slates.values() for read in texts(setting, numbers, slate)]
     given = _paired(questions * len(slates), reads)
     requests = [Request(prompts.answer(one.text, read), reply_tokens(panel.llm)) for one, read in given]
@@ -159,7 +160,7 @@ def graded(panel, setting, slates):
     said, asked = answer(panel, setting, slates), experiment.benchmark(setting.dataset).asked
     constant = measures.constant_answer([asked[number].answer for number in _split(setting)[0]])
     said[CONSTANT] = [Said(constant)] * len(subset(setting, panel.questions))
-    verdicts = iter(judge(panel, _questions(panel, setting) * len(said), [*chain(*said.values())]))
+    verdicts = iter(judge(panel, of_panel(panel, setting) * len(said), [*chain(*said.values())]))
     return {name: Graded(one, [next(verdicts) for _ in one]) for name, one in said.items()}
 
 
@@ -171,7 +172,7 @@ def scores(panel, setting, given):
     dict of str to dict of str to numpy.ndarray
         By measure and system, `[1, n]`, between 0 and 1; NaN where a reply cannot be read.
     """
-    golds = [one.answer for one in _questions(panel, setting)]
+    golds = [one.answer for one in of_panel(panel, setting)]
     f1 = {name: measures.f1([said.value for said in one.answers], golds)[None] for name, one in given.items()}
     j = {name: measures.judged([said.value for said in one.verdicts])[None] for name, one in given.items()}
     return {"f1": f1, "j": j}
@@ -286,7 +287,7 @@ def judge_rows(panel, setting, reached, baseline, **keys):
     list of dict
         With the key `candidate`: what was judged.
     """
-    questions, queries = _questions(panel, setting), subset(setting, panel.questions)[None]
+    questions, queries = of_panel(panel, setting), subset(setting, panel.questions)[None]
     golds, categories = [one.answer for one in questions], [one.category for one in questions]
     tried = measures.planted(golds, categories, np.random.default_rng(0))
     told = {"judge": panel.judge, **keys}

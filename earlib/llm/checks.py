@@ -1,6 +1,7 @@
 """What comes from outside - requests, an address, a key, numbers - checked before anything is sent."""
 
 import math
+import os
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
@@ -43,6 +44,15 @@ def number(name, value, least, whole=False):
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < math.inf:
         raise ValueError(f"{name}: expected {'a whole number' if whole else 'a number'} from {least}, found {value!r}")
+
+
+def limit(variable, kind):
+    """A limit from the environment; None if it is not set."""
+    text = os.environ.get(variable)
+    try:
+        return kind(text) if text else None
+    except ValueError:
+        raise ValueError(f"{variable}: expected a number, found {text!r}") from None
 
 
 def address(base_url):

@@ -1,6 +1,7 @@
 """Asks a language model behind any OpenAI-compatible endpoint: many requests at once, each paid for once."""
 
 import base64
+import json
 import math
 import os
 import re
@@ -11,6 +12,7 @@ import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import openai
 from pydantic import SecretStr
@@ -22,6 +24,7 @@ from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached, Usage
 from earlib.llm.cache import Cache, key
 
 OPENAI = "https://api.openai.com/v1"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # hosts that are this machine
 DOUBLINGS = 4  # of the budget of a reply that spent it without saying anything
 CONNECT = 5.0  # seconds that an endpoint may take to be reached
 PATIENCE = 10  # failures in a row after which the trouble is the endpoint's, not a request's
@@ -48,11 +51,13 @@ class Client:
     concurrency : int
         Calls that are open at once, at most.
     max_calls : int, optional
-        Calls of this client, at most; each try is one. 0: from the cache alone.
+        Calls, at most; each try is one. 0: from the cache alone. From `EARLIB_LLM_MAX_CALLS` if not given.
     max_cost : float, optional
-        US dollars that this client may cost, at most.
+        US dollars, at most; from `EARLIB_LLM_MAX_COST` if not given. Both limits are those of this client alone,
+        unless `EARLIB_LLM_LEDGER` names a file: then all clients that share it count together.
     price : tuple of float, optional
-        US dollars for a million tokens in and out; needed for `max_cost` where `budget.PRICES` has none.
+        US dollars for a million tokens in and out; needed for `max_cost` where `budget.PRICES` has none. An endpoint
+        on this machine costs nothing unless a price is given, as for one that passes calls on to a paid one.
     timeout : float
         Seconds without a sign of the endpoint after which a try is given up.
     max_retries : int
@@ -60,6 +65,12 @@ class Client:
     start : callable, optional
         Called before the first reply is asked for, and again if the endpoint has to be opened anew: it makes the
         endpoint ready. What it raises, `ask` raises.
+
+    Attributes
+    ----------
+    estimating : bool
+        Whether nothing is to be asked (`EARLIB_LLM_ESTIMATE` names a file): `ask` notes there what it would take, a
+        line a request, and gives failed replies for what the cache does not hold.
 
     Raises
     ------
@@ -92,26 +103,24 @@ class Client:
         checks.number("concurrency", concurrency, least=1, whole=True)
         checks.number("max_retries", max_retries, least=0, whole=True)
         checks.number("timeout", timeout, least=0.001)
-        if max_calls is not None:
-            checks.number("max_calls", max_calls, least=0, whole=True)
-        if price is None and self.endpoint == OPENAI:
-            price = PRICES.get(self.model)
+        max_calls, max_cost = _limit("max_calls", max_calls, int), _limit("max_cost", max_cost, float)
+        if price is None:
+            price = _listed_price(self.model, self.endpoint)
         if price is not None:
             for name, value in zip(("price in", "price out"), price, strict=True):
                 checks.number(name, value, least=0)
-        if max_cost is not None:
-            checks.number("max_cost", max_cost, least=0)
-            if price is None:
-                raise ValueError(
-                    f"max_cost: the price of {self.model} at {self.endpoint} is not known; give price=(US dollars for "
-                    "a million tokens in, out), or bound the run by max_calls"
-                )
+        if max_cost is not None and price is None:
+            raise ValueError(
+                f"max_cost (or EARLIB_LLM_MAX_COST): the price of {self.model} at {self.endpoint} is not known; give "
+                "price=(US dollars for a million tokens in, out), or bound the run by max_calls"
+            )
         self.concurrency, self.timeout, self.max_retries = concurrency, timeout, max_retries
         self.refused = frozenset()  # parameters that the model turned out not to take; what it does instead is its own
-        self._budget = Budget(max_calls, max_cost, price)
+        self._budget = Budget(max_calls, max_cost, price, os.environ.get("EARLIB_LLM_LEDGER"))
         self._cache = Cache(paths.cache() / "llm" / "replies.jsonl")
         self._start = start
-        self.estimating = False
+        self._estimates = os.environ.get("EARLIB_LLM_ESTIMATE")
+        self.estimating = bool(self._estimates)
         self._api = None  # the library's client, made at the first call
         self._turn = threading.Lock()
         self._from_cache = 0
@@ -179,9 +188,22 @@ class Client:
             replies = {name: reply for name in wanted if (reply := self._cache.get(name))}
             self._from_cache += len(replies)
             missing = {name: request for name, request in wanted.items() if name not in replies}
-            if missing:
+            if self.estimating:
+                replies |= self._estimate(wanted, missing)
+            elif missing:
                 replies |= self._fetch(missing)
         return [replies[name] for name in names]
+
+    def _estimate(self, wanted, missing):
+        """Note what would be asked; replies that stand for those that are missing."""
+        lines = []
+        for name, request in wanted.items():
+            _, _, tokens_in, tokens_out, cost = self.estimate([request])
+            told = {"key": name, "cached": name not in missing, "in": tokens_in, "out": tokens_out, "cost": cost}
+            lines.append(json.dumps(told) + "\n")
+        with open(self._estimates, "ab", buffering=0) as file:  # one write, so that other clients' lines stay whole
+            file.write("".join(lines).encode())
+        return dict.fromkeys(missing, Reply("", "failed", reason="only estimated"))
 
     def _fetch(self, missing):
         """Replies to requests that the cache does not hold, by key; the first goes ahead and shows what to expect."""
@@ -358,6 +380,22 @@ class Client:
                 print(line, file=sys.stderr, flush=True)
 
         yield show
+
+
+def _limit(name, given, kind):
+    """A limit as it was given, or else as the environment has it; None if there is none."""
+    variable = f"EARLIB_LLM_{name.upper()}"
+    value = checks.limit(variable, kind) if given is None else given
+    if value is not None:
+        checks.number(f"{name} (or {variable})", value, least=0, whole=kind is int)
+    return value
+
+
+def _listed_price(model, endpoint):
+    """US dollars for a million tokens in and out, as far as they are known without being told."""
+    if urlsplit(endpoint).hostname in LOOPBACK:
+        return 0.0, 0.0
+    return PRICES.get(model) if endpoint == OPENAI else None
 
 
 def _tokens(response):

@@ -37,9 +37,9 @@ def connect(name):
         return Client(name)
     address = local.address(name)
     served = os.environ.get("OPENAI_BASE_URL") == address  # by `python -m earlib.llm.local NAME COMMAND`
-    # One call at a time: the server would only queue them. A key of the user's is not sent to it.
     start = None if served else local.Server(name).start
-    return Client(name, address, "none", concurrency=1, timeout=600.0, start=start)
+    # One call at a time: the server would only queue them. A key of the user's is not sent to it.
+    return Client(name, address, "none", concurrency=1, timeout=600.0, price=(0.0, 0.0), start=start)
 
 
 def reply_tokens(name):

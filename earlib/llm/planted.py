@@ -102,24 +102,24 @@ def rows(setting, attack, llm):
     -------
     list of dict
         As `answers.row`, with the key `instruction`; "with" is paired with "without". Then the prompt that marks texts
-        off against the printed one, both with the instruction (`over`).
+        off against the printed one, both with the instruction (`over`). Only questions both of whose replies can be
+        read enter a difference.
     """
-    keys = {"llm": llm}
     try:
-        values = _asked(attack, llm)
+        said = _asked(attack, llm)
     except NoModel as error:
         dash = {"measured": None, "reason": str(error), "varies": True}
-        about = {"dataset": setting.dataset, "encoder": setting.encoder, "metric": attack.metric}
+        about = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split}
         each = [{"variant": PROMPTS[v], "instruction": which} for v, which in attack.prompts]
         each.append({"variant": PROMPTS["marked"], "instruction": WITH, "over": PROMPTS["paper"]})
-        return [{**about, **one, **keys, **dash} for one in each]
-    made = []
+        return [{**about, "metric": attack.metric, **one, "llm": llm, **dash} for one in each]
+    made, values = [], {key: measures.judged([one.value for one in of])[None] for key, of in said.items()}
 
     def add(variant, which, against=None, **further):
-        lost = {"unparsed": int(np.isnan(values[variant, which]).sum())}
-        told = {"instruction": which, **keys, **lost, **further}
+        lost = [one.refused for one in said[variant, which] if one.value is None]
+        told = {"instruction": which, "llm": llm, "unparsed": lost.count(False), "refused": lost.count(True), **further}
         about = setting, PROMPTS[variant], attack.metric, values[variant, which], attack.queries
-        made.append(answers.row(*about, values[against] if against else None, **told))
+        made.append(answers.row(*about, values.get(against), **told))
 
     for variant in PROMPTS:
         add(variant, WITHOUT)
@@ -129,11 +129,11 @@ def rows(setting, attack, llm):
 
 
 def _asked(attack, llm):
-    """Whether the model did what was ordered, `[1, n]` of 0 and 1, by variant and instruction; NaN if not readable."""
+    """Whether the model did what was ordered, n of `answers.Said`, by variant and instruction; asked all at once."""
     each = [(key, place, messages) for key, of in attack.prompts.items() for place, messages in enumerate(of)]
     replies = connect(llm).ask([Request(messages, reply_tokens(llm)) for _, _, messages in each])
-    values = {key: np.full(attack.queries.shape, np.nan) for key in attack.prompts}
+    said = {key: [] for key in attack.prompts}
     for (key, place, _), reply in zip(each, replies, strict=True):
         did = attack.swayed(reply.text, place, attack.given[key[1]][place]) if reply.status == "ok" else None
-        values[key][0, place] = np.nan if did is None else did
-    return values
+        said[key].append(answers.Said(did, reply.status == "refused"))
+    return said
