@@ -193,7 +193,7 @@ def setting(rows):
 def _measured_on(rows):
     """The data, encoders, splits and language models of measured rows: "LoCoMo, MiniLM, random split"."""
     found = {key: _distinct(row.get(key) for row in rows) for key in ("dataset", "encoder", "split", "llm", "judge")}
-    words = {"split": "{} split", "llm": "answers by {}", "judge": "judged by {}"}
+    words = {"split": "{} split", "llm": "language model {}", "judge": "judge {}"}
     named = {key: " and ".join(map(paper.label, values)) for key, values in found.items() if values}
     return ", ".join(words.get(key, "{}").format(name) for key, name in named.items())
 
@@ -249,9 +249,10 @@ def _tests(record, where):
     if not shown:
         return ""
     counts = {sum(family(row) == one and row.get("p") is not None for row in record["rows"]) for one in shown}
+    told = "" if counts == {1} else f", corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together"
     return (
         " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test over "
-        f"questions, corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together."
+        f"questions{told}."
     )
 
 

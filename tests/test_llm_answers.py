@@ -200,7 +200,7 @@ def test_the_caption_names_the_models_and_counts_what_was_not_read(server, reach
     rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
     told = report.caption(made, metric="j", variant="retriever")
-    assert "answers by m, judged by jay" in told and f"{NUMBER - 1} questions" in told
+    assert "language model m, judge jay" in told and f"{NUMBER - 1} questions" in told
     assert "1 of the replies of a line could not be read" in told
 
 
