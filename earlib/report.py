@@ -249,10 +249,10 @@ def _tests(record, where):
     if not shown:
         return ""
     counts = {sum(family(row) == one and row.get("p") is not None for row in record["rows"]) for one in shown}
-    told = "" if counts == {1} else f", corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together"
+    several = f", corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together"
     return (
         " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test over "
-        f"questions{told}."
+        f"questions{several if counts != {1} else ''}."
     )
 
 
