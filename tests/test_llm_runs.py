@@ -1,0 +1,133 @@
+"""Limits and estimates of whole runs: notebooks that ask a scripted endpoint, in kernels of their own."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from scripted_server import ScriptedServer, says
+from test_run import root, write_notebook  # noqa: F401
+
+from earlib import run
+from earlib.llm import Request
+from earlib.llm.budget import Budget, LimitReached, worst_case
+from earlib.llm.client import Client
+
+PARAMETERS = """\
+profile: str = "smoke"  # the profile it runs in
+name: str = "asks"  # the id its results get
+llm: str = "m"  # language model
+questions: int = 6  # how many"""
+ASK = """\
+from earlib.llm import Request
+from earlib.llm.client import Client
+client = Client(llm, concurrency=2)
+replies = client.ask([Request([{"role": "user", "content": f"q{at}"}], 10) for at in range(questions)])
+print([reply.status for reply in replies])"""
+KEY = "sk-secret-0123456789abcdef"
+
+
+@pytest.fixture
+def server(root, monkeypatch, tmp_path_factory):  # noqa: F811
+    """Two notebooks, `asks` and `more`, whose questions an endpoint answers; the second repeats those of the first."""
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    write_notebook(root, "asks", ASK, parameters=PARAMETERS)
+    write_notebook(root, "more", ASK, parameters=PARAMETERS.replace("asks", "more").replace("= 6", "= 10"))
+    with ScriptedServer() as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
+        yield running
+
+
+def test_an_estimate_asks_and_leaves_nothing_and_equals_what_is_then_asked(server, root, capsys):  # noqa: F811
+    before = sorted(path for path in root.rglob("*") if path.is_file())
+    assert run.main(["asks", "more", "plain", "--profile", "smoke", "--estimate"]) == 0
+    told = capsys.readouterr().out
+    assert server.requests == [] and sorted(path for path in root.rglob("*") if path.is_file()) == before
+    assert "no language model is asked by plain" in told
+    calls = dict(re.findall(r"^(asks|more|in all) +(\d+)", told, re.M))
+    assert calls == {"asks": "6", "more": "4", "in all": "10"}  # what both ask counts once
+    assert run.main(["asks", "more", "--profile", "smoke"]) == 0
+    assert len(server.requests) == 10 and "language models: 10 calls, nothing to pay" in capsys.readouterr().out
+    assert run.main(["asks", "more", "--profile", "smoke", "--estimate"]) == 0
+    assert re.search(r"^in all +0 +10 ", capsys.readouterr().out, re.M)  # all are kept now
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_limit_holds_for_all_notebooks_of_a_run_together(server, root, capsys, jobs):  # noqa: F811
+    assert run.main(["asks", "more", "--profile", "smoke", "--max-calls", "7", "--jobs", jobs]) == 1
+    told = capsys.readouterr()
+    assert len(server.requests) == 7 and "language models: 7 calls" in told.out
+    assert re.search(r"LimitReached: max_calls=7 would be passed.*Run again, with a higher limit", told.err)
+    assert run.main(["asks", "more", "--profile", "smoke", "--max-calls", "9"]) == 0  # goes on where it was
+    assert len(server.requests) == 10 if jobs == "1" else 10 <= len(server.requests) <= 16  # both at once ask the same
+
+
+def test_the_key_is_in_nothing_that_a_run_writes(server, root, capsys):  # noqa: F811
+    assert run.main(["asks", "--profile", "smoke", "--max-calls", "2"]) == 1
+    assert run.main(["asks", "--profile", "smoke"]) == 0
+    assert KEY not in "".join(capsys.readouterr())
+    assert all(KEY.encode() not in path.read_bytes() for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("options", [["--max-calls", "-1"], ["--max-cost", "nan"], ["--estimate", "--max-calls", "3"]])
+def test_limits_that_mean_nothing_are_refused(server, options, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["asks", "--profile", "smoke", *options])
+    assert options[0] in capsys.readouterr().err
+
+
+# -- the ledger
+
+
+def client(server, **limits):
+    return Client("m", server.url, KEY, price=(1.0, 1.0), concurrency=4, **limits)
+
+
+def questions(prefix, count):
+    return [Request([{"role": "user", "content": f"{prefix}{at}"}], 10) for at in range(count)]
+
+
+def test_two_clients_of_a_run_share_its_limit(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("EARLIB_LLM_LEDGER", str(tmp_path / "ledger.json"))
+    first, second = client(server, max_calls=5), client(server, max_calls=5)
+    first.ask(questions("a", 3))
+    with pytest.raises(LimitReached, match="max_calls=5"):
+        second.ask(questions("b", 3))
+    assert len(server.requests) == 5 and (first.usage.calls, second.usage.calls) == (3, 2)
+
+
+def test_processes_that_share_a_ledger_never_pass_its_limit(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("EARLIB_LLM_LEDGER", str(tmp_path / "ledger.json"))
+    server.rule = lambda body: says("yes")._replace(delay=0.01)
+    code = (
+        "import sys; from earlib.llm import Request; from earlib.llm.client import Client\n"
+        "Client('m', concurrency=3, max_calls=20).ask([Request([{'role': 'user', 'content': sys.argv[1] + str(at)}])"
+        " for at in range(15)])"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code, name], stderr=subprocess.PIPE) for name in "ab"]
+    told = b"".join(process.communicate(timeout=60)[1] for process in running)
+    assert b"max_calls=20 would be passed" in told and len(server.requests) == 20
+
+
+def test_what_a_killed_process_held_back_stays_counted(tmp_path):
+    path = str(tmp_path / "ledger.json")
+    request = Request([{"role": "user", "content": "q"}], 1)
+    bound = sum(worst_case(request, 1))  # at a dollar a token
+    killed, other = (Budget(max_cost=1.5 * bound, price=(1e6, 1e6), ledger=path) for _ in "ab")
+    killed.expect(request, 1)
+    killed.before(None)  # and is never heard of again
+    other.expect(request, 1)
+    with pytest.raises(LimitReached, match="spent or held back"):
+        other.before(None)
+    totals = json.loads((tmp_path / "ledger.json").read_text())
+    assert (totals["calls"], totals["held"]) == (1, pytest.approx(bound))
+
+
+def test_a_ledger_that_cannot_be_read_lets_no_call_through(server, tmp_path, monkeypatch):
+    (tmp_path / "ledger.json").write_text("not JSON")
+    monkeypatch.setenv("EARLIB_LLM_LEDGER", str(tmp_path / "ledger.json"))
+    with pytest.raises(LimitReached, match="EARLIB_LLM_LEDGER: calls cannot be counted in .*remove it"):
+        client(server, max_calls=5).ask(questions("a", 1))
+    assert server.requests == []
