@@ -34,7 +34,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from earlib import datasets, encoders, paths
 from earlib.config import Config
-from earlib.llm.budget import shown
+from earlib.llm.budget import Ledger, shown
 
 SET_BY_RUN = ("profile", "name")  # parameters that say where a result belongs
 ASKED = ("llm", "judge")  # parameters that name a language model
@@ -468,14 +468,15 @@ def _explain(error):
 
 def _check_writable(plans):
     """Refuse to compute what could not be kept."""
-    for folder in dict.fromkeys(paths.results() / plan.profile for plan in plans):
+    places = {paths.results() / plan.profile: "EARLIB_RESULTS" for plan in plans} | {paths.build(): "EARLIB_BUILD"}
+    for folder, variable in places.items():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder):
                 pass
         except OSError as error:
             raise Unusable(
-                f"cannot write into {folder}: {error.strerror}; make it writable, or name another with EARLIB_RESULTS"
+                f"cannot write into {folder}: {error.strerror}; make it writable, or name another with {variable}"
             ) from error
 
 
@@ -626,7 +627,6 @@ def main(arguments=None):
 def _run(names, profile, own, jobs, limits):
     plans = _usable_plans(names, profile, own)
     _check_writable(plans)
-    paths.build().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ledger.", dir=paths.build()) as folder:
         ledger = Path(folder) / "ledger.json"
         environment = {name: str(limit) for name, limit in limits.items() if limit is not None}
@@ -634,7 +634,8 @@ def _run(names, profile, own, jobs, limits):
             outcomes = Runner(jobs, environment | {"EARLIB_LLM_LEDGER": str(ledger)}).run(plans)
         finally:
             if ledger.exists():
-                print(f"language models: {took(json.loads(ledger.read_text()))}", flush=True)
+                with Ledger(ledger).changing() as totals:
+                    print(f"language models: {took(totals)}", flush=True)
     if "all" in names:
         print(summarise(outcomes))
         print(f"to read them, each beside the paper's numbers: make report PROFILE={plans[0].profile}")
@@ -644,8 +645,8 @@ def _run(names, profile, own, jobs, limits):
 def took(totals):
     """Calls and cost of a `budget.Ledger`; what a killed kernel held back counts as spent."""
     cost = totals["spent"] + totals["held"]
-    if not totals["unpriced"]:
-        return f"{totals['calls']:,} calls, {shown(cost)}"
+    if totals["unpriced"] in (0, totals["calls"]):
+        return f"{totals['calls']:,} calls, {shown(None if totals['unpriced'] else cost)}"
     return f"{totals['calls']:,} calls, of {totals['unpriced']:,} the cost is unknown, of the others {shown(cost)}"
 
 

@@ -295,7 +295,8 @@ def test_answers_of_another_language_model_decide_nothing(folder):
     ends = {"measured": 60.0, "reason": None, "difference": 9.0, "difference_low": 5.0, "difference_high": 13.0}
     change(folder, "tab02_main_results", where=where, **ends, **QUESTIONS_ONLY, llm="qwen2.5-coder-0.5b")
     found = verdict(folder, "answers_over_retriever")
-    assert found.verdict == OPEN and found.reason == "answers by Qwen2.5-Coder 0.5B say nothing of those by GPT 5 Mini"
+    said = "answers by the language model Qwen2.5-Coder 0.5B say nothing of those by GPT 5 Mini"
+    assert found.verdict == OPEN and found.reason == said
     change(folder, "tab02_main_results", where=where, llm=paper.LANGUAGE_MODEL)
     assert verdict(folder, "answers_over_retriever").verdict == SUPPORTED
 

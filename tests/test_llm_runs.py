@@ -49,7 +49,7 @@ def test_an_estimate_asks_and_leaves_nothing_and_equals_what_is_then_asked(serve
     calls = dict(re.findall(r"^(asks|more|in all) +(\d+)", told, re.M))
     assert calls == {"asks": "6", "more": "4", "in all": "10"}  # what both ask counts once
     assert run.main(["asks", "more", "--profile", "smoke"]) == 0
-    assert len(server.requests) == 10 and "language models: 10 calls, nothing to pay" in capsys.readouterr().out
+    assert len(server.requests) == 10 and "language models: 10 calls, cost unknown" in capsys.readouterr().out
     assert run.main(["asks", "more", "--profile", "smoke", "--estimate"]) == 0
     assert re.search(r"^in all +0 +10 ", capsys.readouterr().out, re.M)  # all are kept now
 

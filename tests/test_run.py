@@ -252,6 +252,48 @@ def test_a_parameters_cell_that_cannot_be_checked_is_refused(root, capsys, param
     assert "plain.ipynb" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("parameter", ["llm", "judge"])
+def test_a_language_model_can_have_any_name_but_none_at_all(root, capsys, parameter):
+    write_notebook(root, "plain", "1", parameters=f'{PARAMETERS}\n{parameter}: str = "none"  # language model')
+    assert plan(f"{parameter}=some/Model:7b").parameters[parameter] == "some/Model:7b"
+    write_profile(root, f"title: x\ndefaults: {{{parameter}: ' '}}\n")
+    assert run.main(["plain", "--profile", "smoke"]) == 2
+    expected = f"smoke.yaml: defaults: {parameter} (language model): expected the name of a model, or none, got ' '"
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("totals, expected", [
+    ({"calls": 1200, "unpriced": 0, "spent": 0.01, "held": 0.0023}, "1,200 calls, $0.0123"),
+    ({"calls": 3, "unpriced": 0, "spent": 0.0, "held": 0.0}, "3 calls, nothing to pay"),
+    ({"calls": 3, "unpriced": 2, "spent": 2.0, "held": 0.0}, "3 calls, of 2 the cost is unknown, of the others $2.00"),
+    ({"calls": 3, "unpriced": 3, "spent": 0.0, "held": 0.0}, "3 calls, cost unknown"),
+])
+def test_what_a_run_took_is_told_with_what_is_not_known(totals, expected):
+    assert run.took(totals) == expected
+
+
+def test_estimates_never_become_results(root, monkeypatch):
+    monkeypatch.setenv("EARLIB_LLM_ESTIMATE", str(root / "notes"))
+    write_notebook(root, "plain", "import os\nprint(repr(os.environ['EARLIB_LLM_ESTIMATE']))")
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert outputs(root / "results" / "smoke" / "plain.ipynb") == "''\n"
+
+
+def test_an_estimate_that_fails_says_so_and_keeps_nothing(root, capsys):
+    parameters = PARAMETERS + '\nllm: str = "m"'
+    write_notebook(root, "plain", RECORD, "1 / 0", parameters=parameters)
+    assert run.main(["plain", "--profile", "smoke", "--estimate"]) == 1
+    told = capsys.readouterr()
+    assert "ZeroDivisionError" in told.err and "plain (FAILED, as far as it came)" in told.out
+    assert not (root / "build").exists() and not (root / "results").exists()
+
+
+def test_a_notebook_whose_model_is_none_is_not_run_for_an_estimate(root, capsys):
+    write_notebook(root, "plain", "1 / 0", parameters=PARAMETERS + '\nllm: str = "none"')
+    assert run.main(["plain", "--profile", "smoke", "--estimate"]) == 0
+    assert capsys.readouterr().out == "no language model is asked by plain\n"
+
+
 @pytest.mark.parametrize("dataset, expected", [
     ("tyo", "dataset: expected one of locomo, toy, got 'tyo', did you mean 'toy'?"), ("longmemeval", "locomo, toy"),
 ])
@@ -323,6 +365,13 @@ def test_without_a_place_for_results_nothing_is_computed(root, capsys):
     message = capsys.readouterr().err
     assert f"cannot write into {root / 'results' / 'smoke'}" in message and "EARLIB_RESULTS" in message
     assert not (root / "build").exists()
+
+
+def test_without_a_place_for_unfinished_work_nothing_is_computed(root, capsys):
+    (root / "build").write_text("a file where the folder should be")
+    assert run.main(["plain", "--profile", "smoke"]) == 2
+    message = capsys.readouterr().err
+    assert f"cannot write into {root / 'build'}" in message and "EARLIB_BUILD" in message
 
 
 def test_what_was_computed_is_kept_when_it_cannot_be_published(root, capsys):

@@ -12,7 +12,6 @@ import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import openai
 from pydantic import SecretStr
@@ -24,7 +23,6 @@ from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached, Usage
 from earlib.llm.cache import Cache, key
 
 OPENAI = "https://api.openai.com/v1"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")  # hosts that are this machine
 DOUBLINGS = 4  # of the budget of a reply that spent it without saying anything
 CONNECT = 5.0  # seconds that an endpoint may take to be reached
 PATIENCE = 10  # failures in a row after which the trouble is the endpoint's, not a request's
@@ -56,8 +54,7 @@ class Client:
         US dollars, at most; from `EARLIB_LLM_MAX_COST` if not given. Both limits are those of this client alone,
         unless `EARLIB_LLM_LEDGER` names a file: then all clients that share it count together.
     price : tuple of float, optional
-        US dollars for a million tokens in and out; needed for `max_cost` where `budget.PRICES` has none. An endpoint
-        on this machine costs nothing unless a price is given, as for one that passes calls on to a paid one.
+        US dollars for a million tokens in and out; needed for `max_cost` where `budget.PRICES` has none.
     timeout : float
         Seconds without a sign of the endpoint after which a try is given up.
     max_retries : int
@@ -104,8 +101,8 @@ class Client:
         checks.number("max_retries", max_retries, least=0, whole=True)
         checks.number("timeout", timeout, least=0.001)
         max_calls, max_cost = _limit("max_calls", max_calls, int), _limit("max_cost", max_cost, float)
-        if price is None:
-            price = _listed_price(self.model, self.endpoint)
+        if price is None and self.endpoint == OPENAI:
+            price = PRICES.get(self.model)
         if price is not None:
             for name, value in zip(("price in", "price out"), price, strict=True):
                 checks.number(name, value, least=0)
@@ -389,13 +386,6 @@ def _limit(name, given, kind):
     if value is not None:
         checks.number(f"{name} (or {variable})", value, least=0, whole=kind is int)
     return value
-
-
-def _listed_price(model, endpoint):
-    """US dollars for a million tokens in and out, as far as they are known without being told."""
-    if urlsplit(endpoint).hostname in LOOPBACK:
-        return 0.0, 0.0
-    return PRICES.get(model) if endpoint == OPENAI else None
 
 
 def _tokens(response):

@@ -130,8 +130,8 @@ def rows(runs, id, **where):
     Raises
     ------
     Undecidable
-        If there is no such record or no such row, none that was measured, or if another language model than the
-        paper's took part.
+        If there is no such record or no such row, or none that was measured without another language model than the
+        paper's.
     """
     if id not in runs.records:
         raise Undecidable(runs.absent[id])
@@ -139,12 +139,12 @@ def rows(runs, id, **where):
     where = {"split": (None, "random"), "over": None, **where}
     found = _matching(runs, id, {**setting, **where})
     held = [row for row in found if row["measured"] is not None]
-    others = [row["llm"] for row in held if row.get("llm") not in (None, paper.LANGUAGE_MODEL)]
-    if others:
-        told = paper.label(others[0]), paper.label(paper.LANGUAGE_MODEL)
-        raise Undecidable("answers by {} say nothing of those by {}".format(*told))
+    own = [row for row in held if row.get("llm") in (None, paper.LANGUAGE_MODEL)]
+    if own:
+        return own
     if held:
-        return held
+        told = paper.label(held[0]["llm"]), paper.label(paper.LANGUAGE_MODEL)
+        raise Undecidable("answers by the language model {} say nothing of those by {}".format(*told))
     for row in [*found, *_matching(runs, id, {key: value for key, value in where.items() if key not in setting})]:
         if row["measured"] is None:
             raise Undecidable(row["reason"])
