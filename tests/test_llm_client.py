@@ -418,8 +418,10 @@ def test_limits_come_from_the_environment_unless_they_are_given(limit, monkeypat
             asker.ask([ask_of(str(number), max_tokens=100) for number in range(20)])
         assert 0 < len(server.requests) < 10
         Client("m", server.url, price=(1.0, 1.0), **{name: 1000}).ask(questions(20))
-    with pytest.raises(budget.LimitReached):  # 0 is a limit, not the absence of one
-        Client("m", server.url, price=(1.0, 1.0), **{name: 0}).ask([ask_of("new")])
+        asked = len(server.requests)
+        with pytest.raises(budget.LimitReached, match=f"{name}=0 "):  # 0 is a limit, not the absence of one
+            Client("m", server.url, price=(1.0, 1.0), **{name: 0}).ask([ask_of("new")])
+        assert len(server.requests) == asked
 
 
 @pytest.mark.parametrize("name", ["MAX_CALLS", "MAX_COST"])
@@ -444,6 +446,25 @@ def test_a_client_gives_up_what_others_hold_back_but_waits_for_its_own(tmp_path,
         with pytest.raises(budget.LimitReached, match="max_cost"):
             asker.ask([ask_of("new")])
         assert len(server.requests) == 10
+
+
+def test_processes_that_change_a_ledger_at_the_same_time_lose_no_call(tmp_path):
+    path = tmp_path / "ledger.json"
+    code = (
+        "import sys; from earlib.llm import Request, budget\n"
+        "own = budget.Budget(price=(1.0, 1.0), ledger=sys.argv[1]); print(flush=True); sys.stdin.readline()\n"
+        "for _ in range(300): own.expect(Request([]), 1); own.before(None); own.settle(3, 0)"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    running = [subprocess.Popen([sys.executable, "-c", code, path], **pipes) for _ in range(4)]
+    for process in running:
+        process.stdout.readline()  # all are ready
+    for process in running:
+        process.stdin.close()
+    assert [process.wait(60) for process in running] == [0] * 4
+    for process in running:
+        process.stdout.close()
+    assert json.loads(path.read_text()) == {"calls": 1200, "unpriced": 0, "spent": pytest.approx(3600e-6), "held": 0}
 
 
 @settings(max_examples=40)
