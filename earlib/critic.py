@@ -75,8 +75,9 @@ class LLMCritic:
     """Citations by a language model, which answers from a slate and says what it used (the paper's prompt).
 
     One call cites a slate. It reads the question and the memories, never a gold label. What cannot be read, or is
-    refused, is masked. Equal slates of a question are one call, whose reply is kept: an error is the same whenever the
-    slate is shown again, where those of the simulated critic are drawn anew.
+    refused, is masked; the statistics then stay as they are, the Explorer shows the slate again, and it is asked about
+    anew (`Request.sample`). Otherwise equal slates of a question are one call, whose reply is kept: an error is the
+    same whenever the slate is shown again, where those of the simulated critic are drawn anew.
 
     Parameters
     ----------
@@ -104,12 +105,19 @@ class LLMCritic:
         self.client, self.questions, self.memories, self.index = client, questions, memories, index
         self.tokens, self.variant = tokens, variant
         self.asked, self.unread = 0, Counter()
+        self._again = Counter()  # by question and slate: replies so far that could not be read
 
     def __call__(self, queries, slates, uniforms=None):
         """Cite the memories of each slate, all of them in one round of calls; nothing is drawn."""
-        shown = [self._texts(*one) for one in zip(queries.flatten(), slates.flatten(0, -2), strict=True)]
-        requests = [Request(prompts.citations(*texts, self.variant), self.tokens) for texts in shown]
-        read = [self._read(*one) for one in zip(self.client.ask(requests), shown, strict=True)]
+        shown = list(zip(queries.flatten().tolist(), map(tuple, slates.flatten(0, -2).tolist()), strict=True))
+        texts = [(self.questions[query], self._texts(query, slate)) for query, slate in shown]
+        samples = [self._again[one] for one in shown]
+        requests = [
+            Request(prompts.citations(*read, self.variant), self.tokens, sample=sample)
+            for read, sample in zip(texts, samples, strict=True)
+        ]
+        read = [self._read(*one) for one in zip(self.client.ask(requests), texts, strict=True)]
+        self._again.update(one for one, indices in zip(shown, read, strict=True) if indices is None)
         cited = torch.tensor([[at in (indices or ()) for at in range(slates.shape[-1])] for indices in read])
         # What is only estimated counts as "nothing useful": the next round then shows other memories, and is counted.
         readable = torch.tensor([indices is not None or self.client.estimating for indices in read]).unsqueeze(-1)
@@ -117,7 +125,7 @@ class LLMCritic:
         return citations, readable.view(*slates.shape[:-1], 1).expand(slates.shape).to(slates.device)
 
     def _texts(self, query, slate):
-        return self.questions[query], [self.memories[row] for row in self.index[query, slate]]
+        return [self.memories[row] for row in self.index[query, list(slate)]]
 
     def _read(self, reply, shown):
         """The positions that a reply cites; None if that cannot be read."""

@@ -94,7 +94,8 @@ def scopes(dataset):
     return np.unique([query.scope for query in benchmark(dataset).asked], return_inverse=True)[1]
 
 
-def _candidates(setting, depth):
+def candidates_of(setting, depth):
+    """First-stage candidates of a setting, as `candidates`."""
     return candidates(setting.dataset, setting.encoder, depth, setting.store, setting.captions, setting.dates)
 
 
@@ -147,7 +148,7 @@ def run(setting, config):
     -------
     Run
     """
-    config, found = _relevant(config), _candidates(setting, config.depth)
+    config, found = _relevant(config), candidates_of(setting, config.depth)
     key = _key(setting, config, found)
     path = paths.cache() / "runs" / f"{key}.npz"
     cached = _load(path, key)
@@ -230,7 +231,7 @@ def learners(setting, config, critic=None):
     gold : torch.Tensor
         Which candidates of each question are gold, `[N, K]` bool.
     """
-    found = _candidates(setting, config.depth)
+    found = candidates_of(setting, config.depth)
     for seed in range(setting.seeds):
         order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None]
         cites = critic or _critic(config, found, (seed,), order)
@@ -250,7 +251,7 @@ def trained_weights(setting, config):
     torch.Tensor
         W_q and W_m of each seed, `[2, R, d, d]`.
     """
-    key = _key(setting, config, _candidates(setting, config.depth))
+    key = _key(setting, config, candidates_of(setting, config.depth))
     path = paths.cache() / "weights" / f"{key}.safetensors"
     try:
         return safetensors.torch.load_file(path)["weights"]
@@ -371,7 +372,7 @@ def run_control(setting, name, **changes):
         raise ValueError(f"unknown variant or control {name!r}{datasets.near(name, known)}")
     calls = int(asked[1]) if asked else 1
     config = Config(**{**changes, "rounds": calls})
-    found = _candidates(setting, config.depth)
+    found = candidates_of(setting, config.depth)
     if name == "bm25":
         searched = benchmark(setting.dataset, setting.captions, setting.dates)
         found = first_stage.by_words(searched, found, config.depth, setting.store)

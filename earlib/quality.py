@@ -8,6 +8,7 @@ import torch
 from earlib import evaluate, experiment
 from earlib.critic import LLMCritic
 from earlib.llm import NoModel
+from earlib.llm.answers import dash
 from earlib.llm.models import connect, reply_tokens
 
 UNREAD = "no citation could be read, or nothing was cited"
@@ -48,10 +49,10 @@ def llm_critic(setting, config, name):
         For "none".
     """
     benchmark = experiment.benchmark(setting.dataset, setting.captions, setting.dates)
-    place = setting.dataset, setting.encoder, config.depth, setting.store, setting.captions, setting.dates
     questions = [query.text for query in benchmark.asked]
     memories = [memory.text for memory in benchmark.memories]
-    return LLMCritic(connect(name), questions, memories, experiment.candidates(*place).index, reply_tokens(name))
+    index = experiment.candidates_of(setting, config.depth).index
+    return LLMCritic(connect(name), questions, memories, index, reply_tokens(name))
 
 
 def learned(setting, config, critic=None, assisted=0):
@@ -80,8 +81,7 @@ def learned(setting, config, critic=None, assisted=0):
     """
     if critic is None and config.errors not in ("slate", "persistent"):
         raise ValueError(f"errors = {config.errors!r}: expected 'slate' or 'persistent'")
-    place = setting.dataset, setting.encoder, config.depth, setting.store, setting.captions, setting.dates
-    found, parts = experiment.candidates(*place), []
+    found, parts = experiment.candidates_of(setting, config.depth), []
     for seed, (learner, order, gold) in enumerate(experiment.learners(setting, config, critic)):
         steps = zip(order.split(config.batch_size, 1), learner.train(order), strict=True)
         counts = sum(_counted(gold[queries], step.exploration) for queries, step in steps)
@@ -110,16 +110,19 @@ def rows(setting, config, assisted, llm=None, **keys):
     Returns
     -------
     list of dict
-        Without a model to ask, rows without a value, with the reason.
+        Those of a language model count in `unparsed` and `refused` all slates, of training and of evaluation, whose
+        citations are masked. Without a model to ask, rows without a value, with the reason.
     """
     about = {"dataset": setting.dataset, "encoder": setting.encoder}
-    keys |= {"llm": llm, "varies": True} if llm else {}
     try:
-        found = learned(setting, config, llm_critic(setting, config, llm) if llm else None, assisted)
+        critic = llm_critic(setting, config, llm) if llm else None
+        found = learned(setting, config, critic, assisted)
     except NoModel as error:
         wanted = [("ear_adapter", metric) for metric in (*Quality._fields, "recall@5")] + [("ear", "recall@5")]
-        dash = {"measured": None, "reason": str(error)}
-        return [{**about, "variant": variant, "metric": metric, **keys, **dash} for variant, metric in wanted]
+        return [dash(setting, variant, metric, error, llm=llm, **keys) for variant, metric in wanted]
+    if llm:
+        refused = critic.unread["refused"]
+        keys |= {"llm": llm, "varies": True, "unparsed": critic.unread.total() - refused, "refused": refused}
     made = []
     for metric, by_seed in found.quality._asdict().items():
         value = {"n_queries": setting.train_queries, "seeds": setting.seeds}
@@ -132,9 +135,7 @@ def rows(setting, config, assisted, llm=None, **keys):
     for variant, values in (("ear_adapter", found.adapter), ("ear", found.assisted)):
         asked = values.shape[-1]
         told = {"sees_gold": variant == "ear" and not llm, **keys}
-        made += experiment.rows(
-            setting, variant, values[:1], found.queries[:, :asked], static[..., :asked], **told
-        )
+        made += experiment.rows(setting, variant, values[:1], found.queries[:, :asked], static[..., :asked], **told)
     return made
 
 

@@ -120,6 +120,17 @@ def test_a_slate_is_asked_about_once(model):
     assert torch.equal(first[0], again[0]) and len(server.requests) == 4
 
 
+def test_a_slate_that_could_not_be_read_is_asked_about_anew(model):
+    """The Explorer shows it again, since nothing was learned: a kept reply would stand in its way for ever."""
+    critic, server = model
+    server.script = [says("Well."), says("Hm."), says("Citations: [1]")]
+    one = QUERIES[:1, :1], SLATES[:1, :1]
+    assert [critic(*one)[1].all().item() for _ in range(4)] == [False, False, True, True]
+    assert len(server.requests) == 3 and (critic.asked, critic.unread.total()) == (4, 2)
+    again = LLMCritic(critic.client, critic.questions, TEXTS, critic.index, 64)  # another run: the same, from the cache
+    assert [again(*one)[1].all().item() for _ in range(3)] == [False, False, True] and len(server.requests) == 3
+
+
 def test_nothing_but_texts_reaches_the_model(model):
     critic, server = model
     critic(QUERIES[:1, :1], SLATES[:1, :1])

@@ -1,6 +1,5 @@
 """Measures against counts by hand, against brute force, and against judges that cannot judge."""
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -74,9 +73,6 @@ def test_f1_is_symmetric_between_0_and_1_and_the_harmonic_mean(answer, gold):
 def test_verdicts_that_cannot_be_read_are_no_no():
     values = measures.judged([[True, False, None], [None, True, True]])
     np.testing.assert_array_equal(values, [[1, 0, np.nan], [np.nan, 1, 1]])
-    assert measures.share(values) == (75.0, 4, 2)
-    assert measures.share([np.nan]) == (None, 0, 1)
-    assert measures.share([]) == (None, 0, 0)
 
 
 def test_values_go_where_all_values_go():
@@ -113,7 +109,6 @@ def test_the_constant_answer_of_equally_good_ones_is_the_first():
 def test_flips():
     found = measures.flips([True, True, False, None, None], [True, False, False, True, None])
     np.testing.assert_array_equal(found, [0, 1, 0, np.nan, np.nan])
-    assert measures.share(found) == (pytest.approx(100 / 3), 3, 2)
 
 
 GOLDS = ["7 May 2023", "the summer of 2022", "in June 2023", "red", "Red.", "a blue car", "yes"]
@@ -152,47 +147,9 @@ def test_planted_answers_on_locomo():
     assert counts["gold"] == counts["reworded"] == len(chosen) == 308
     assert counts["other"] == len(chosen)
     constant = measures.constant_answer([query.answer for query in queries if query not in chosen])
-    assert 0 < measures.share(measures.f1([constant] * len(golds), golds)).percent < 20
+    assert 0 < measures.f1([constant] * len(golds), golds).mean() < 0.2
 
 
 def test_adversarial_questions_have_no_planted_answers():
     with pytest.raises(ValueError, match="adversarial questions have no gold answer; take Benchmark.asked"):
         measures.planted(["", "red"], [datasets.ADVERSARIAL, "single-hop"], np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(("judge", "right", "wrong"), [
-    (lambda one: True, 100, 0),
-    (lambda one: False, 0, 100),
-    (lambda one: one.right, 100, 100),
-    (lambda one: not one.right, 0, 0),
-])  # fmt: skip
-def test_a_judge_that_cannot_judge_is_seen(judge, right, wrong):
-    made = measures.planted(GOLDS, TYPES, np.random.default_rng(0))
-    found = measures.accuracy([judge(one) for one in made], made)
-    assert [found[kind].percent for kind in ("gold", "reworded", "other")] == [right, right, wrong]
-
-
-def test_verdicts_on_planted_answers_that_cannot_be_read_are_counted_apart():
-    made = measures.planted(GOLDS, TYPES, np.random.default_rng(0))
-    found = measures.accuracy([None if one.kind == "gold" else one.right for one in made], made)
-    assert found["gold"] == (None, 0, 7) and found["other"].percent == 100
-
-
-def test_citations_against_gold():
-    gold = [[True, False, True], [False, False, False], [True, True, False], [True, False, False]]
-    counts = measures.citation_counts([(0, 1), (2,), None, ()], gold)
-    np.testing.assert_array_equal(counts, [[1, 0, np.nan, 0], [2, 1, np.nan, 0], [2, 0, np.nan, 1]])
-    assert measures.quality(counts) == (pytest.approx(100 / 3), pytest.approx(100 / 3), 3, 1)
-    assert measures.quality(counts[:, 1:2]) == (0.0, None, 1, 0)
-    assert measures.quality(counts[:, 3:]) == (None, 0.0, 1, 0)
-    assert measures.quality(counts[:, 2:3]) == (None, None, 0, 1)
-
-
-@given(st.lists(st.tuples(st.lists(st.booleans(), min_size=5, max_size=5), st.sets(st.integers(0, 4))), max_size=8))
-def test_precision_and_recall_by_brute_force(slates):
-    gold, cited = [one for one, _ in slates], [sorted(one) for _, one in slates]
-    found = measures.quality(measures.citation_counts(cited, np.array(gold, bool).reshape(-1, 5)))
-    pairs = [(is_gold, at in picks) for (one, picks) in slates for at, is_gold in enumerate(one)]
-    hits = sum(is_gold and picked for is_gold, picked in pairs)
-    for value, total in ((found.precision, sum(p for _, p in pairs)), (found.recall, sum(g for g, _ in pairs))):
-        assert value is None if not total else math.isclose(value, 100 * hits / total)

