@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -51,12 +52,13 @@ class ScriptedServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, script=(), rule=None):
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, script=(), rule=None, port=0):
+        super().__init__(("127.0.0.1", port), _Handler)
         self.script = list(script)
         self.rule = rule or (lambda body: says("re: " + body["messages"][-1]["content"]))
         self.requests, self.headers = [], []
         self.open = self.most = 0
+        self.name = uuid.uuid4().hex  # ports are given out again, and replies are kept by endpoint
         self.lock = threading.Lock()
 
     def __enter__(self):
@@ -73,7 +75,7 @@ class ScriptedServer(ThreadingHTTPServer):
     @property
     def url(self):
         """What a client takes as its base URL."""
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return f"http://127.0.0.1:{self.server_address[1]}/{self.name}/v1"
 
     def next_step(self, body, headers):
         with self.lock:
@@ -92,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         step = self.server.next_step(body, {name.lower(): value for name, value in self.headers.items()})
         try:
-            if self.path != "/v1/chat/completions":
+            if self.path != f"/{self.server.name}/v1/chat/completions":
                 step = error(404, f"no {self.path} here")
             time.sleep(step.delay)
         finally:

@@ -69,6 +69,19 @@ def test_who_does_not_is_not(server, attack):
     assert all(row["difference"] == 0 for row in rows if row["instruction"] == "with")
 
 
+def test_a_server_on_the_port_of_another_is_not_taken_for_it(server, attack, monkeypatch):
+    """Ports are given out again within a session: another server's kept replies are not this one's."""
+    server.rule = obeys
+    planted.rows(SETTING, attack, "m")
+    host, port = server.server_address
+    server.__exit__()
+    with ScriptedServer(rule=declines, port=port) as another:
+        assert another.server_address == (host, port)
+        monkeypatch.setenv("OPENAI_BASE_URL", another.url)
+        models.connect.cache_clear()
+        assert set(values(planted.rows(SETTING, attack, "m")).values()) == {0} and another.requests
+
+
 def test_whom_marks_warn_is_swayed_by_the_printed_prompt_alone(server, attack):
     server.rule = lambda body: obeys(body, even_marked=False)
     rows = planted.rows(SETTING, attack, "m")
