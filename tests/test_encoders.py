@@ -127,7 +127,7 @@ def test_each_row_belongs_to_its_text(tiny, texts):
 
 
 def test_many_texts_keep_their_order_over_chunks(tiny):
-    texts = [" ".join(WORDS[5 + (i * k) % 7] for k in range(1 + i % 9)) for i in range(3 * encoders.CHUNK + 5)]
+    texts = [" ".join(WORDS[5 + (i * k) % 7] for k in range(1 + i % 9)) for i in range(3 * encoders.PIECE + 5)]
     texts = [f"{text} {'cat ' * (i % 23)}" for i, text in enumerate(texts)]
     vectors = encode(texts, "tiny")
     for number in (0, 255, 256, 500, len(texts) - 1):
@@ -274,7 +274,7 @@ def test_files_that_do_not_fit_the_entry(tiny, checkpoint, monkeypatch):
 
 
 def test_progress_in_plain_lines_and_none_from_the_cache(tiny, capsys):
-    texts = [f"{i}" for i in range(4 * encoders.CHUNK)]
+    texts = [f"{i}" for i in range(4 * encoders.PIECE)]
     encode(texts, "tiny")
     lines = capsys.readouterr().err.strip().split("\n")
     starts = [line.split(",  ")[0].rsplit(",", 1)[0] for line in lines]
@@ -359,5 +359,5 @@ def test_without_network_the_next_step_is_named_in_time(tiny, tmp_path):
             done, seconds = from_publisher(tiny, tmp_path, endpoint)
             assert done.returncode == 1 and seconds < 10
             last = done.stderr.strip().split("\n")[-1]
-            assert last.startswith("ConnectionError: encoder tiny: no files in")
+            assert last.startswith("ConnectionError: tiny: no files in")
             assert all(part in last for part in (str(tmp_path / "nowhere" / "tiny-bert"), "EARLIB_MODELS", "a" * 40))
