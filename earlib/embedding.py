@@ -65,49 +65,57 @@ class Embedder:
                 yield self._embed(waiting.popleft().result())
 
     def _tokens(self, texts, prompt):
-        """Token numbers of each text, cut to the encoder's length."""
-        texts = [prompt + text for text in texts]
-        return self.model.tokenizer(texts, truncation=True, max_length=self.entry.max_length)
+        """Token numbers of each text, cut to the encoder's length; by the tokenizer's own threads, without padding."""
+        tokenizer = self.model.tokenizer.backend_tokenizer
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(self.entry.max_length)
+        return [np.array(one.ids) for one in tokenizer.encode_batch_fast([prompt + text for text in texts])]
 
-    def _embed(self, encoded):
+    def _embed(self, tokens):
         """Embeddings of a piece, the longest texts first, so that those of a batch need little padding."""
         import torch
 
-        lengths = np.array([len(ids) for ids in encoded["input_ids"]])
+        lengths = np.array([len(ids) for ids in tokens])
         order = np.argsort(-lengths, kind="stable")
         found, start = [], 0
         while start < len(order):
             rows = order[start : start + self._count(lengths[order[start]])]
             try:
-                found.append(self._forward(encoded, rows))
+                found.append(self._forward([tokens[row] for row in rows]))
                 start += len(rows)
             except torch.OutOfMemoryError as error:
-                self._halve(rows, lengths, error)
-        together = torch.cat(found).cpu().numpy()
-        return together[np.argsort(order)]
+                self._halve(len(rows), int(lengths[rows[0]]), error)
+        return torch.cat(found).cpu().numpy()[np.argsort(order)]
 
     def _count(self, longest):
         if self.device.type == "cpu":
             return TEXTS
         return max(1, self.tokens // max(1, longest))
 
-    def _halve(self, rows, lengths, error):
+    def _halve(self, texts, longest, error):
         import torch
 
-        if len(rows) == 1:
+        if texts == 1:
             raise ValueError(
-                f"encoder {self.entry.name}: one text of {lengths[rows[0]]:,} tokens does not fit the memory of "
-                f"{self.device}; choose EARLIB_PRECISION=mixed, a smaller encoder or another device"
+                f"encoder {self.entry.name}: one text of {longest:,} tokens does not fit the memory of {self.device}; "
+                "choose EARLIB_PRECISION=mixed, a smaller encoder or another device"
             ) from error
-        self.tokens = max(1, len(rows) // 2) * int(lengths[rows[0]])
+        self.tokens = texts // 2 * longest
         torch.cuda.empty_cache()
 
-    def _forward(self, encoded, rows):
+    def _forward(self, tokens):
+        """Unit vectors of the texts of one batch, on the device; the longest text comes first."""
         import torch
 
-        chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
-        features = self.model.tokenizer.pad(chosen, return_tensors="pt")
-        features = {name: values.to(self.device, non_blocking=True) for name, values in features.items()}
+        tokenizer, lengths = self.model.tokenizer, np.array([len(ids) for ids in tokens])
+        place = np.arange(lengths[0])
+        if tokenizer.padding_side == "left":
+            place = place[::-1]
+        mask = place < lengths[:, None]
+        ids = np.full(mask.shape, tokenizer.pad_token_id)
+        ids[mask] = np.concatenate(tokens)
+        features = {"input_ids": ids, "attention_mask": mask.astype(int)}
+        features = {name: torch.from_numpy(values).to(self.device) for name, values in features.items()}
         mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "mixed")
         with torch.inference_mode(), mixed:
             vectors = self.model(features)["sentence_embedding"]

@@ -114,7 +114,7 @@ def encoding(texts):
         model = embedding.Embedder(entry, DEVICE, precision)
         list(model(pieces[::8], ""))
         seconds, vectors = timed(lambda: list(model(pieces, "")))  # noqa: B023 (called at once)
-        tokens = sum(len(ids) for piece in pieces for ids in model._tokens(piece, "")["input_ids"])
+        tokens = sum(len(ids) for piece in pieces for ids in model._tokens(piece, ""))
         rate, told = matrix_rate(dtype), layers(entry)
         print(
             f"MiniLM, {precision} precision: {len(texts):,} texts ({len(unique):,} different), {tokens:,} tokens in "

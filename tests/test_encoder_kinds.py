@@ -199,9 +199,10 @@ def test_every_text_ends_with_the_end_token_once(install, kind):
     at = install(kind)
     model = embedding.embedder(at.entry, "cpu", "full", False)
     end = model.model.tokenizer.convert_tokens_to_ids(END)
-    for ids in model._tokens(TEXTS, "")["input_ids"]:
+    for ids in model._tokens(TEXTS, ""):
         assert ids[-1] == end and end not in ids[:-1] and len(ids) <= at.entry.max_length
-    assert len(model._tokens([LONG], "")["input_ids"][0]) == at.entry.max_length
+    assert len(model._tokens([LONG], "")[0]) == at.entry.max_length
+    model.model.tokenizer.backend_tokenizer.no_truncation()
     before = model.model.tokenizer("cat")["input_ids"]
     embedding._end_with(model.model.tokenizer, END)  # a tokenizer that appends it already is left as it is
     assert model.model.tokenizer("cat")["input_ids"] == before
@@ -336,11 +337,11 @@ def test_a_batch_that_does_not_fit_is_halved(install, monkeypatch, most):
     model = embedding.Embedder(at.entry)
     sizes, forward = [], model._forward
 
-    def small(encoded, rows):
-        sizes.append(len(rows))
-        if len(rows) > most:
+    def small(tokens):
+        sizes.append(len(tokens))
+        if len(tokens) > most:
             raise torch.OutOfMemoryError("out of memory")
-        return forward(encoded, rows)
+        return forward(tokens)
 
     monkeypatch.setattr(model, "_forward", small)
     monkeypatch.setattr(model, "_count", lambda longest: max(1, model.tokens // longest))
@@ -352,7 +353,7 @@ def test_a_batch_that_does_not_fit_is_halved(install, monkeypatch, most):
 def test_one_text_that_does_not_fit_is_named(install, monkeypatch):
     model = embedding.Embedder(install("contriever").entry)
 
-    def full(encoded, rows):
+    def full(tokens):
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(model, "_forward", full)
@@ -369,11 +370,11 @@ from earlib import embedding, encoders
 encoders.SHARD, encoders.PIECE = 16, 8
 encoders.REGISTRY["mpnet"] = encoders.Encoder(**{dataclasses.asdict(encoders.REGISTRY["mpnet"])!r})
 embed, done = embedding.Embedder._embed, []
-def deadly(self, encoded):
+def deadly(self, tokens):
     done.append(1)
     if len(done) == 6:
         os.kill(os.getpid(), 9)
-    return embed(self, encoded)
+    return embed(self, tokens)
 embedding.Embedder._embed = deadly
 encoders.encode({texts!r}, "mpnet")
 """
@@ -386,9 +387,9 @@ encoders.encode({texts!r}, "mpnet")
     (folder / "16.safetensors").write_bytes(b"damaged")
     embedded, embed = [], embedding.Embedder._embed
 
-    def counted(self, encoded):
-        embedded.append(len(encoded["input_ids"]))
-        return embed(self, encoded)
+    def counted(self, tokens):
+        embedded.append(len(tokens))
+        return embed(self, tokens)
 
     monkeypatch.setattr(embedding.Embedder, "_embed", counted)
     with pytest.warns(UserWarning, match="16.safetensors: unusable"):
