@@ -46,6 +46,7 @@ class Setting(Checked):
     seeds: int = Field(3, description="seeds 0 to seeds - 1", ge=1)
     captions: bool = Field(True, description="the text of a turn tells the caption of the picture shared in it")
     dates: bool = Field(False, description="the text of a turn begins with its date")
+    width: int | None = Field(None, description="dimensions into which embeddings are rotated; None: as encoded", ge=1)
     train_queries: int | None = Field(None, description="training queries seen; all if None", ge=1)
     epochs: int = Field(1, description="passes over the training queries", ge=1)
     evaluate_every: int | None = Field(None, description="training queries between evaluations; None: at the end", ge=1)
@@ -110,10 +111,16 @@ def scopes(dataset):
     return np.unique([query.scope for query in benchmark(dataset).asked], return_inverse=True)[1]
 
 
+@lru_cache(maxsize=2)
+def _rotated(found, width):
+    return found.rotated(width)
+
+
 def candidates_of(setting, depth):
-    """First-stage candidates of a setting, as `candidates`."""
+    """First-stage candidates of a setting, as `candidates`, in as many dimensions as it asks for."""
     of_text = setting.store, setting.captions, setting.dates
-    return candidates(setting.dataset, setting.encoder, depth, *of_text, setting.device)
+    found = candidates(setting.dataset, setting.encoder, depth, *of_text, setting.device)
+    return found if setting.width is None else _rotated(found, setting.width)
 
 
 def split(scopes, setting, seed):
