@@ -148,17 +148,27 @@ def folder(encoder):
     ConnectionError
         If the files are nowhere and the publisher cannot be reached.
     """
-    entry = get(encoder)
+    return files(get(encoder))
+
+
+def files(entry, fetch=True):
+    """Folder of the files of an `Encoder` or `Reranker`, as `folder`; without `fetch` the publisher is not asked.
+
+    Raises
+    ------
+    FileNotFoundError
+        If they are not on this machine and are not to be fetched.
+    """
     places = [place / entry.model.split("/")[-1] for place in paths.model_folders()]
     module = importlib.util.find_spec(entry.package.replace("-", "_")) if entry.package else None  # not imported
     places += [Path(place) / "model" for place in module.submodule_search_locations] if module else []
-    found = next((place for place in places if _complete(place, entry)), None) or _from_publisher(entry, places)
+    found = next((place for place in places if _complete(place, entry)), None) or _from_publisher(entry, places, fetch)
     for name, expected in entry.weights:
         with open(found / name, "rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
         if actual != expected:
             raise ValueError(
-                f"{found / name}: expected SHA-256 {expected} (encoder {entry.name}: {entry.model} at "
+                f"{found / name}: expected SHA-256 {expected} ({entry.name}: {entry.model} at "
                 f"{entry.revision}), found {actual}; remove the file or put the publisher's there"
             )
     return found
@@ -189,7 +199,7 @@ def _compute(entry, texts, prompt):
     embeddings = np.empty((len(unique), entry.dimension), np.float32)
     if unique:
         model = _model(entry)
-    for start in _progress(entry.name, len(unique)):
+    for start in progress(f"encoding with {entry.name}", len(unique)):
         chunk = slice(start, start + CHUNK)
         # A prompt that is given, even an empty one, keeps the library from adding one of its own.
         embeddings[chunk] = model.encode(
@@ -225,11 +235,11 @@ def _model(entry):
     return model
 
 
-def _progress(name, count):
+def progress(doing, count, unit="texts"):
     """Starts of the chunks; a bar on a terminal, else about one line each tenth of the texts."""
     starts = range(0, count, CHUNK)
     if sys.stderr.isatty():
-        with tqdm(total=count, desc=f"encoding with {name}", unit=" texts") as bar:
+        with tqdm(total=count, desc=doing, unit=f" {unit}") as bar:
             for start in starts:
                 yield start
                 bar.update(min(CHUNK, count - start))
@@ -240,7 +250,7 @@ def _progress(name, count):
         done = min(start + CHUNK, count)
         if 10 * done // count > 10 * start // count:
             seconds = time.monotonic() - began
-            print(f"encoding with {name}: {done:,} of {count:,} texts, {seconds:.0f} s", file=sys.stderr, flush=True)
+            print(f"{doing}: {done:,} of {count:,} {unit}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def _about(entry, key, embeddings):
@@ -250,7 +260,7 @@ def _about(entry, key, embeddings):
 
 
 def _read(path, entry, key, count):
-    """Embeddings of a file in the cache; None if there is none, or none to be trusted."""
+    """Embeddings, or a reranker's scores, of a file in the cache; None if there is none, or none to be trusted."""
     if not path.exists():
         return None
     try:
@@ -264,7 +274,7 @@ def _read(path, entry, key, count):
             return embeddings
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         problem = str(error)
-    warnings.warn(f"{path}: unusable embeddings ({problem}); they are computed again", stacklevel=3)
+    warnings.warn(f"{path}: unusable ({problem}); what it held is computed again", stacklevel=3)
     return None
 
 
@@ -272,7 +282,7 @@ def _keep(path, entry, key, embeddings):
     try:
         paths.write_atomically(path, save({"embeddings": embeddings}, _about(entry, key, embeddings)))
     except OSError as error:
-        message = f"{error}; the embeddings are used but not kept; free the disk or set EARLIB_CACHE to another folder"
+        message = f"{error}; its content is used but not kept; free the disk or set EARLIB_CACHE to another folder"
         warnings.warn(message, stacklevel=3)
 
 
@@ -280,7 +290,7 @@ def _complete(place, entry):
     return all((place / name).is_file() for name in ["config.json", *(name for name, _ in entry.weights)])
 
 
-def _from_publisher(entry, places):
+def _from_publisher(entry, places, fetch):
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -294,6 +304,8 @@ def _from_publisher(entry, places):
             return kept
     except LocalEntryNotFoundError:
         pass
+    if not fetch:
+        raise FileNotFoundError(f"{entry.name}: no files in {' or '.join(map(str, places))}, nor in the hub's cache")
     try:
         in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE), PATIENCE)
         print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
@@ -301,7 +313,7 @@ def _from_publisher(entry, places):
     except Exception as error:  # the hub client raises errors of several libraries
         install = f", or run `pip install {entry.package}`" if entry.package else ""
         raise ConnectionError(
-            f"encoder {entry.name}: no files in {' or '.join(map(str, places))}, and {entry.model} cannot be had from "
+            f"{entry.name}: no files in {' or '.join(map(str, places))}, and {entry.model} cannot be had from "
             f"{constants.ENDPOINT} ({type(error).__name__}: {error}). Put the files of revision {entry.revision} into "
             f"{places[0]}, or name the folder that holds {places[0].name} in EARLIB_MODELS{install}"
         ) from error

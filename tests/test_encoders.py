@@ -359,5 +359,5 @@ def test_without_network_the_next_step_is_named_in_time(tiny, tmp_path):
             done, seconds = from_publisher(tiny, tmp_path, endpoint)
             assert done.returncode == 1 and seconds < 10
             last = done.stderr.strip().split("\n")[-1]
-            assert last.startswith("ConnectionError: encoder tiny: no files in")
+            assert last.startswith("ConnectionError: tiny: no files in")
             assert all(part in last for part in (str(tmp_path / "nowhere" / "tiny-bert"), "EARLIB_MODELS", "a" * 40))

@@ -1,0 +1,292 @@
+"""Rerankers that read a question and a memory together, and their scores as the Explorer's side information."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from earlib import encoders, paths
+from earlib.candidates import word_scores
+from earlib.datasets import near
+
+VERSION = 1  # of how a score is computed; another one makes all kept scores stale
+BATCH = 32  # pairs in one pass on a CPU
+TOKENS = 2**15  # tokens in one pass on a GPU, padding included
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A T5 that was trained to answer a question about a pair of texts with one of two words.
+
+    Attributes
+    ----------
+    name : str
+        As in `REGISTRY`.
+    model, revision, weights, licence, package
+        As of an `encoders.Encoder`.
+    prompt : tuple of str
+        What stands before the question, before the memory, and behind both.
+    answers : tuple of str
+        The word for a memory that is relevant and the word for one that is not, a token each.
+    max_length : int
+        Tokens read, with the end mark.
+    """
+
+    name: str
+    model: str
+    revision: str
+    weights: tuple
+    licence: str
+    prompt: tuple = ("Query:", "Document:", "Relevant:")
+    answers: tuple = ("true", "false")
+    max_length: int = 512
+    package: str = ""
+    dimension = 1  # numbers that are kept a pair
+
+
+_ENTRIES = (
+    # The main branch holds the weights as a pickle only. This revision is one commit above its last known one, 891f24c:
+    # pull request 1 of the publisher's repository, in which the hub's own converter adds them as safetensors.
+    Reranker(
+        name="monot5",
+        model="castorini/monot5-base-msmarco",
+        revision="fe3d672610d8d316ac57958bfeab9aa400bab1eb",
+        weights=(("model.safetensors", "10974f83893da140e96be6d2f1e159609edd4a22c2808505f0495de1eb8cbee8"),),
+        licence="none stated",
+    ),
+)
+REGISTRY = {entry.name: entry for entry in _ENTRIES}
+WORDS = "bm25"  # whose scores need no model
+NAMES = (WORDS, *REGISTRY)
+
+
+def get(name):
+    """The registry's entry; a ValueError that names the near matches if there is none."""
+    if name not in REGISTRY:
+        raise ValueError(f"unknown reranker {name!r}{near(name, REGISTRY)}; known: {', '.join(REGISTRY)}")
+    return REGISTRY[name]
+
+
+def fingerprint(reranker):
+    """SHA-256 (hex) of all that decides a reranker's scores: weights, prompt, answers and length."""
+    return encoders._hash(_identity(get(reranker)))
+
+
+def _identity(entry):
+    return ["reranker", VERSION, entry.weights, entry.prompt, entry.answers, entry.max_length]
+
+
+def folder(reranker, fetch=True):
+    """Folder of a reranker's files; search path, checks and errors as of `encoders.files`."""
+    return encoders.files(get(reranker), fetch)
+
+
+def absent(reranker, fetch=False):
+    """Why a reranker cannot be run here, None if it can be.
+
+    Parameters
+    ----------
+    reranker : str
+        One of `NAMES`.
+    fetch : bool
+        Whether files that are not on this machine may come from the publisher.
+    """
+    if reranker == WORDS:
+        return None
+    try:
+        folder(reranker, fetch)
+    except (FileNotFoundError, ConnectionError):
+        entry = get(reranker)
+        return f"weights not at hand: {entry.model} at {entry.revision[:12]}"
+    return None
+
+
+def size(reranker, fetch=False):
+    """Number of a reranker's parameters, counted in the headers of its files; none for BM25."""
+    if reranker == WORDS:
+        return 0
+    place, count = folder(reranker, fetch), 0
+    for name, _ in get(reranker).weights:
+        with safe_open(place / name, framework="numpy") as file:
+            count += sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+    return count
+
+
+def score(pairs, reranker="monot5", device="cpu"):
+    """How relevant a memory is to a question: the log-probability of the answer "true" beside "false".
+
+    The model reads `Query: {question} Document: {memory} Relevant:`. Of its first answer token only the logits of the
+    two answers count: s = log softmax(l_true, l_false)_true. A long memory is cut where it would push "Relevant:" out,
+    and a question that alone fills more than half of the length at that half. All in float32: T5 overflows in half
+    precision. A list of pairs is one file in the cache, found by weights, prompt and texts; nothing of the model is
+    loaded when the cache serves.
+
+    Parameters
+    ----------
+    pairs : sequence of (str, str)
+        Questions and memories; equal pairs are scored once.
+    reranker : str
+        One of `REGISTRY`.
+    device : str
+        "cpu", "cuda" or "cuda:N".
+
+    Returns
+    -------
+    numpy.ndarray
+        float32, `[len(pairs)]`, not above 0.
+
+    Raises
+    ------
+    ValueError
+        For an unknown reranker, weights with another checksum, an answer that is not one token, or a score that is not
+        finite (the pair is named).
+    TypeError
+        If a text is no string.
+    ConnectionError
+        If the files are not at hand and the publisher cannot be reached.
+
+    Warns
+    -----
+    UserWarning
+        As `encoders.encode`.
+    """
+    entry, pairs = get(reranker), [tuple(encoders._checked(pair)) for pair in pairs]
+    key = encoders._hash([_identity(entry), pairs])
+    path = paths.cache() / "scores" / f"{entry.name}-{key[:32]}.safetensors"
+    kept = encoders._read(path, entry, key, len(pairs))
+    if kept is None:
+        kept = _compute(entry, pairs, device)
+        encoders._keep(path, entry, key, kept)
+    return kept[:, 0]
+
+
+def _compute(entry, pairs, device):
+    """Score each different pair once, the longest first, so that pairs of a batch need little padding; `[n, 1]`."""
+    unique = list(dict.fromkeys(pairs))
+    scores = np.empty((len(unique), 1), np.float32)
+    if unique:
+        tokenizer, model = _model(entry, device)
+        answers = [_token(entry, tokenizer, answer) for answer in entry.answers]
+        inputs = _inputs(entry, tokenizer, unique)
+        order = sorted(range(len(unique)), key=lambda number: -len(inputs[number]))
+    for start in encoders.progress(f"scoring with {entry.name}", len(unique), "pairs"):
+        chunk = order[start : start + encoders.CHUNK]
+        for batch in _batches(chunk, inputs, device):
+            scores[batch, 0] = _answered(model, [inputs[number] for number in batch], answers)
+        _check_finite(entry, scores[chunk, 0], [unique[number] for number in chunk])
+    row = {pair: number for number, pair in enumerate(unique)}
+    return scores[[row[pair] for pair in pairs]]
+
+
+def _batches(chunk, inputs, device):
+    """Parts of a chunk, whose first pair is the longest, that fit one pass."""
+    count = BATCH if device == "cpu" else max(1, TOKENS // len(inputs[chunk[0]]))
+    return [chunk[start : start + count] for start in range(0, len(chunk), count)]
+
+
+def _check_finite(entry, scores, pairs):
+    broken = np.flatnonzero(~np.isfinite(scores))
+    if len(broken):
+        question, memory = pairs[broken[0]]
+        raise ValueError(
+            f"reranker {entry.name}: the score of question {question[:60]!r} and memory {memory[:60]!r} is not finite; "
+            f"nothing was kept; check these texts and the weights of {entry.model}"
+        )
+
+
+@lru_cache(maxsize=1)
+def _model(entry, device):
+    place = encoders.files(entry)
+    from transformers import T5ForConditionalGeneration, T5Tokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # the bar of the weights' loading floods a log that is not a terminal
+    tokenizer = T5Tokenizer.from_pretrained(place, local_files_only=True)
+    model = T5ForConditionalGeneration.from_pretrained(
+        place, local_files_only=True, use_safetensors=True, dtype=torch.float32
+    )
+    return tokenizer, model.eval().to(device)
+
+
+def _token(entry, tokenizer, answer):
+    """Number of an answer's one token."""
+    found = tokenizer(answer, add_special_tokens=False)["input_ids"]
+    if len(found) != 1 or found[0] == tokenizer.unk_token_id:
+        told = tokenizer.convert_ids_to_tokens(found)
+        raise ValueError(
+            f"reranker {entry.name}: expected the answer {answer!r} to be one token, found {told}; put the publisher's "
+            f"tokenizer of {entry.model} beside its weights"
+        )
+    return found[0]
+
+
+def _inputs(entry, tokenizer, pairs):
+    """Token numbers of each pair's prompt.
+
+    Words are cut at blanks before they become tokens, so that the parts have the same tokens alone as in one string.
+    """
+    questions, memories = (
+        dict(zip(distinct, _tokens(entry, tokenizer, distinct), strict=True))
+        for distinct in (list(dict.fromkeys(texts)) for texts in zip(*pairs, strict=True))
+    )
+    before, between, behind = _tokens(entry, tokenizer, list(entry.prompt))
+    behind = [*behind, tokenizer.eos_token_id]
+    made = []
+    for question, memory in pairs:
+        asked = [*before, *questions[question][: entry.max_length // 2], *between]
+        made.append([*asked, *memories[memory][: entry.max_length - len(asked) - len(behind)], *behind])
+    return made
+
+
+def _tokens(entry, tokenizer, texts):
+    cut = {"truncation": True, "max_length": entry.max_length}
+    return tokenizer(texts, add_special_tokens=False, **cut)["input_ids"]
+
+
+@torch.inference_mode()
+def _answered(model, inputs, answers):
+    """Log-probability of the first of two answers as the first token, `[n]`."""
+    rows = [torch.tensor(ids) for ids in inputs]
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
+    lengths = torch.tensor([len(ids) for ids in inputs])
+    mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
+    start = torch.full((len(inputs), 1), model.config.decoder_start_token_id)
+    tokens, mask, start = (part.to(model.device) for part in (tokens, mask, start))
+    logits = model(input_ids=tokens, attention_mask=mask, decoder_input_ids=start).logits[:, 0, answers]
+    return logits.log_softmax(-1)[:, 0].cpu().numpy()
+
+
+def with_side(benchmark, found, reranker, store="dialogue", device="cpu"):
+    """Candidates with a reranker's scores as side information.
+
+    MonoT5's are the probability of "true", exp(s) of `score`; BM25's those of `candidates.word_scores`. Both lie
+    between 0 and 1, as similarities mostly do.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+    found : Candidates
+        Of this benchmark and store.
+    reranker : str
+        One of `NAMES`.
+    store : {"dialogue", "observation", "both"}
+    device : str
+        Where a model scores.
+
+    Returns
+    -------
+    Candidates
+        The same, with `side`.
+    """
+    if reranker == WORDS:
+        return replace(found, side=word_scores(benchmark, found, store))
+    pairs = [
+        (query.text, benchmark.memories[row].text)
+        for query, rows in zip(benchmark.asked, found.index.tolist(), strict=True)
+        for row in rows
+    ]
+    scores = torch.from_numpy(score(pairs, reranker, device)).double()
+    return replace(found, side=scores.exp().view(found.index.shape))
