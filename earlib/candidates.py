@@ -9,6 +9,7 @@ import bm25s
 import numpy as np
 import torch
 
+from earlib import rerankers
 from earlib.datasets import ADVERSARIAL, near
 from earlib.encoders import encode
 from earlib.ranking import best
@@ -243,6 +244,39 @@ def word_scores(benchmark, found, store="dialogue"):
         scored[number] = scores[torch.searchsorted(rows, found.index[number])].double()
     largest = scored.max(1, keepdim=True).values
     return scored / torch.where(largest > 0, largest, 1)
+
+
+def with_side(benchmark, found, reranker, store="dialogue", device="cpu"):
+    """Candidates with a reranker's scores as side information.
+
+    MonoT5's are the probability of "true", exp(s) of `rerankers.score`; BM25's those of `word_scores`. Both lie
+    between 0 and 1, as similarities mostly do.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+    found : Candidates
+        Of this benchmark and store.
+    reranker : str
+        One of `rerankers.NAMES`.
+    store : {"dialogue", "observation", "both"}
+    device : str
+        Where a model scores.
+
+    Returns
+    -------
+    Candidates
+        The same, with `side`.
+    """
+    if reranker == rerankers.WORDS:
+        return replace(found, side=word_scores(benchmark, found, store))
+    pairs = [
+        (query.text, benchmark.memories[row].text)
+        for query, rows in zip(benchmark.asked, found.index.tolist(), strict=True)
+        for row in rows
+    ]
+    scores = torch.from_numpy(rerankers.score(pairs, reranker, device)).double()
+    return replace(found, side=scores.exp().view(found.index.shape))
 
 
 def _scored_by_words(benchmark, store):

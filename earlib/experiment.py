@@ -17,7 +17,7 @@ from pydantic import Field
 from safetensors import SafetensorError
 
 from earlib import candidates as first_stage
-from earlib import datasets, draws, evaluate, paths, rerankers
+from earlib import datasets, draws, evaluate, paths
 from earlib.config import READINGS, VARIANTS, Checked, Config
 from earlib.critic import SimulatedCritic
 from earlib.learner import Learner
@@ -99,7 +99,7 @@ def scopes(dataset):
 
 @lru_cache(maxsize=4)
 def _with_side(found, reranker, dataset, store, captions, dates):
-    return rerankers.with_side(benchmark(dataset, captions, dates), found, reranker, store)
+    return first_stage.with_side(benchmark(dataset, captions, dates), found, reranker, store)
 
 
 def candidates_of(setting, depth):

@@ -1,15 +1,13 @@
-"""Rerankers that read a question and a memory together, and their scores as the Explorer's side information."""
+"""Rerankers that read a question and a memory together: a registry, their pinned files, and scores that are kept."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
 from safetensors import safe_open
 
 from earlib import encoders, paths
-from earlib.candidates import word_scores
 from earlib.datasets import near
 
 VERSION = 1  # of how a score is computed; another one makes all kept scores stale
@@ -59,7 +57,7 @@ _ENTRIES = (
     ),
 )
 REGISTRY = {entry.name: entry for entry in _ENTRIES}
-WORDS = "bm25"  # whose scores need no model
+WORDS = "bm25"  # needs no model: `candidates.word_scores`
 NAMES = (WORDS, *REGISTRY)
 
 
@@ -200,6 +198,7 @@ def _check_finite(entry, scores, pairs):
 @lru_cache(maxsize=1)
 def _model(entry, device):
     place = encoders.files(entry)
+    import torch
     from transformers import T5ForConditionalGeneration, T5Tokenizer
     from transformers.utils import logging
 
@@ -246,47 +245,16 @@ def _tokens(entry, tokenizer, texts):
     return tokenizer(texts, add_special_tokens=False, **cut)["input_ids"]
 
 
-@torch.inference_mode()
 def _answered(model, inputs, answers):
     """Log-probability of the first of two answers as the first token, `[n]`."""
+    import torch
+
     rows = [torch.tensor(ids) for ids in inputs]
     tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
     lengths = torch.tensor([len(ids) for ids in inputs])
     mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
     start = torch.full((len(inputs), 1), model.config.decoder_start_token_id)
     tokens, mask, start = (part.to(model.device) for part in (tokens, mask, start))
-    logits = model(input_ids=tokens, attention_mask=mask, decoder_input_ids=start).logits[:, 0, answers]
+    with torch.inference_mode():
+        logits = model(input_ids=tokens, attention_mask=mask, decoder_input_ids=start).logits[:, 0, answers]
     return logits.log_softmax(-1)[:, 0].cpu().numpy()
-
-
-def with_side(benchmark, found, reranker, store="dialogue", device="cpu"):
-    """Candidates with a reranker's scores as side information.
-
-    MonoT5's are the probability of "true", exp(s) of `score`; BM25's those of `candidates.word_scores`. Both lie
-    between 0 and 1, as similarities mostly do.
-
-    Parameters
-    ----------
-    benchmark : Benchmark
-    found : Candidates
-        Of this benchmark and store.
-    reranker : str
-        One of `NAMES`.
-    store : {"dialogue", "observation", "both"}
-    device : str
-        Where a model scores.
-
-    Returns
-    -------
-    Candidates
-        The same, with `side`.
-    """
-    if reranker == WORDS:
-        return replace(found, side=word_scores(benchmark, found, store))
-    pairs = [
-        (query.text, benchmark.memories[row].text)
-        for query, rows in zip(benchmark.asked, found.index.tolist(), strict=True)
-        for row in rows
-    ]
-    scores = torch.from_numpy(score(pairs, reranker, device)).double()
-    return replace(found, side=scores.exp().view(found.index.shape))
