@@ -63,6 +63,16 @@ class Candidates:
         """Embeddings of the candidates, `[N, K, d]`."""
         return self.bank[self.index]
 
+    def to(self, device):
+        """The same candidates with all tensors on a device."""
+        moved = {
+            name: value
+            for name in (entry.name for entry in fields(self))
+            if isinstance(value := getattr(self, name), torch.Tensor)
+        }
+        counts = {store: count.to(device) for store, count in self.gold_in_store.items()}
+        return replace(self, **{name: value.to(device) for name, value in moved.items()}, gold_in_store=counts)
+
     def fingerprint(self):
         """SHA-256 (hex) over all tensors, ids and labels; equal exactly when a run would see the same candidates."""
         digest = hashlib.sha256()
@@ -70,7 +80,7 @@ class Candidates:
             value = getattr(self, name)
             if isinstance(value, torch.Tensor):
                 digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-                digest.update(value.contiguous().numpy())
+                digest.update(value.contiguous().cpu().numpy())
             else:
                 plain = {key: count.tolist() for key, count in value.items()} if isinstance(value, dict) else value
                 digest.update(json.dumps([name, plain]).encode())
@@ -148,7 +158,7 @@ def _check_finite(products):
         raise ValueError("the embeddings of a query or a memory are not finite; encode them anew")
 
 
-def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue"):
+def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue", device=None):
     """Candidates of every question of a benchmark that is not adversarial.
 
     "both" takes K/2 memories from each store, as in the paper's section on heterogeneous memory, and orders all K by
@@ -164,6 +174,8 @@ def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue"):
         K, candidates of a question.
     store : {"dialogue", "observation", "both"}
         Where they come from.
+    device : str, optional
+        Where texts are encoded, as in `encoders.encode`; the search itself runs on the CPU.
 
     Returns
     -------
@@ -181,8 +193,8 @@ def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue"):
     if depth < 1 or depth % len(stores):
         raise ValueError(f"depth (K = {depth}): expected a positive multiple of {len(stores)} for store {store!r}")
     memories = benchmark.memories
-    bank = torch.from_numpy(encode([memory.text for memory in memories], encoder, "memory"))
-    every = torch.from_numpy(encode([query.text for query in benchmark.queries], encoder, "query"))
+    bank = torch.from_numpy(encode([memory.text for memory in memories], encoder, "memory", device))
+    every = torch.from_numpy(encode([query.text for query in benchmark.queries], encoder, "query", device))
     asked = [number for number, query in enumerate(benchmark.queries) if query.category != ADVERSARIAL]
     queries, query = [benchmark.queries[number] for number in asked], every[asked]
     index = _search(benchmark, queries, query, bank, stores, depth)
@@ -246,7 +258,7 @@ def word_scores(benchmark, found, store="dialogue"):
     return scored / torch.where(largest > 0, largest, 1)
 
 
-def with_side(benchmark, found, reranker, store="dialogue", device="cpu"):
+def with_side(benchmark, found, reranker, store="dialogue", device=None):
     """Candidates with a reranker's scores as side information.
 
     MonoT5's are the probability of "true", exp(s) of `rerankers.score`; BM25's those of `word_scores`. Both lie
@@ -260,8 +272,8 @@ def with_side(benchmark, found, reranker, store="dialogue", device="cpu"):
     reranker : str
         One of `rerankers.NAMES`.
     store : {"dialogue", "observation", "both"}
-    device : str
-        Where a model scores.
+    device : str, optional
+        Where a model scores, as in `rerankers.score`.
 
     Returns
     -------

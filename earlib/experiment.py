@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import safetensors.torch
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from safetensors import SafetensorError
 
 from earlib import candidates as first_stage
-from earlib import datasets, draws, evaluate, paths
+from earlib import datasets, devices, draws, evaluate, paths
 from earlib.config import READINGS, VARIANTS, Checked, Config
 from earlib.critic import SimulatedCritic
 from earlib.learner import Learner
@@ -55,6 +55,12 @@ class Setting(Checked):
     validate_on_training: bool = Field(
         False, description="a seed evaluates on the last fifth of its training questions, and trains on the others"
     )
+    device: str = Field(default_factory=devices.default, description="where tensors live: cpu, cuda or cuda:N")
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, name):
+        return devices.check(name)
 
 
 class Run(NamedTuple):
@@ -85,10 +91,20 @@ def benchmark(dataset, captions=True, dates=False):
     return datasets.load(dataset, captions=captions, dates=dates)
 
 
+def candidates(dataset, encoder, depth, store="dialogue", captions=True, dates=False, device=None):
+    """First-stage candidates of a setting, retrieved once; on the CPU, wherever their embeddings were made."""
+    return _retrieved(dataset, encoder, depth, store, captions, dates, device or devices.default())
+
+
 @lru_cache(maxsize=8)
-def candidates(dataset, encoder, depth, store="dialogue", captions=True, dates=False):
-    """First-stage candidates of a setting, retrieved once."""
-    return first_stage.retrieve(benchmark(dataset, captions, dates), encoder, depth, store)
+def _retrieved(dataset, encoder, depth, store, captions, dates, device):
+    return first_stage.retrieve(benchmark(dataset, captions, dates), encoder, depth, store, device)
+
+
+@lru_cache(maxsize=2)
+def _on(device, found):
+    """Candidates on a device, moved once."""
+    return found.to(devices.ready(device))
 
 
 @lru_cache(maxsize=8)
@@ -98,16 +114,17 @@ def scopes(dataset):
 
 
 @lru_cache(maxsize=4)
-def _with_side(found, reranker, dataset, store, captions, dates):
-    return first_stage.with_side(benchmark(dataset, captions, dates), found, reranker, store)
+def _with_side(found, reranker, dataset, store, captions, dates, device):
+    return first_stage.with_side(benchmark(dataset, captions, dates), found, reranker, store, device)
 
 
 def candidates_of(setting, depth):
     """First-stage candidates of a setting, as `candidates`, with the side information that it asks for."""
-    found = candidates(setting.dataset, setting.encoder, depth, setting.store, setting.captions, setting.dates)
+    of_text = setting.store, setting.captions, setting.dates
+    found = candidates(setting.dataset, setting.encoder, depth, *of_text, setting.device)
     if setting.reranker == "none":
         return found
-    return _with_side(found, setting.reranker, setting.dataset, setting.store, setting.captions, setting.dates)
+    return _with_side(found, setting.reranker, setting.dataset, *of_text, setting.device)
 
 
 def split(scopes, setting, seed):
@@ -189,9 +206,10 @@ def _relevant(config):
 
 def _run_group(setting, config, found, seeds, train, evaluation):
     """Runs of several seeds whose splits have the same sizes; a Run with R = 1 for each."""
-    order, kept = torch.from_numpy(train), torch.from_numpy(evaluation)
+    found = _on(setting.device, found)
+    order, kept = (torch.from_numpy(part).to(found.bank.device) for part in (train, evaluation))
     learner = Learner(config, found, _critic(config, found, seeds, order), seeds)
-    noise = draws.draw(config, seeds, kept, config.depth, len(found.query), "test")
+    noise = draws.draw(config, seeds, kept, config.depth, len(found.query), "test", found.bank.device)
 
     def answer(explorer=False):
         return learner.retrieve(kept, explorer, noise)
@@ -208,7 +226,7 @@ def _run_group(setting, config, found, seeds, train, evaluation):
             adapter.append(score(answer()))
     last = [answer(), answer(explorer=True), untrained]
     explorer, untrained_explorer = (score(slates) for slates in last[1:])
-    slates = torch.stack(last).permute(0, 3, 1, 2).to(torch.int16).numpy()
+    slates = torch.stack(last).permute(0, 3, 1, 2).to(torch.int16).cpu().numpy()
     return [
         Run(
             np.array(seen), evaluation[[r]], np.stack(adapter)[:, :, [r]], explorer[:, [r]], untrained_explorer[:, [r]],
@@ -242,9 +260,9 @@ def learners(setting, config, critic=None):
     gold : torch.Tensor
         Which candidates of each question are gold, `[N, K]` bool.
     """
-    found = candidates_of(setting, config.depth)
+    found = _on(setting.device, candidates_of(setting, config.depth))
     for seed in range(setting.seeds):
-        order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None]
+        order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None].to(found.bank.device)
         cites = critic or _critic(config, found, (seed,), order)
         yield Learner(config, found, cites, (seed,)), order, found.gold
 
@@ -272,7 +290,7 @@ def trained_weights(setting, config):
     for learner, order, _ in learners(setting, config):
         for _ in learner.train(order):
             pass
-        parts.append(torch.stack([W.detach() for W in learner.adapter.parameters]))
+        parts.append(torch.stack([W.detach().cpu() for W in learner.adapter.parameters]))
     weights = torch.cat(parts, 1)
     _write(path, safetensors.torch.save({"weights": weights}))
     return weights

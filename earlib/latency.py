@@ -18,6 +18,7 @@ from earlib import draws, encoders, evaluate, paths
 from earlib.candidates import Candidates, top_k
 from earlib.config import VARIANTS, Config
 from earlib.critic import SimulatedCritic
+from earlib.embedding import embedder
 from earlib.learner import Learner
 
 STORAGES = ("file", "memory")
@@ -307,7 +308,7 @@ def on_random(memories, dimension, queries, names):
 def encoding(encoder, texts):
     """Seconds to embed each text alone, with the model loaded and nothing served from the cache, `[N]`."""
     entry = encoders.get(encoder)
-    model = encoders._model(entry)
+    model = embedder(entry, "cpu", "full", encoders.trusted(encoder)).model
 
     def embed(text):
         return model.encode([text], prompt=entry.query_prompt, normalize_embeddings=True, show_progress_bar=False)

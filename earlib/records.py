@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from statsmodels.stats.multitest import multipletests
 
-from earlib import __version__, paper, paths
+from earlib import __version__, devices, paper, paths
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "sentence-transformers", "transformers")
 SEES_GOLD = "the critic sees test gold (noisy)"
@@ -359,6 +359,8 @@ def provenance(dataset, encoder, **more):
         Anything else that identifies the result, such as the hash of the core's source.
     """
     versions = {name: _version(name) for name in PACKAGES}
+    if devices.default() != "cpu":
+        more["device"] = devices.default()
     return {
         "dataset": dataset,
         "encoder": encoder,

@@ -7,10 +7,11 @@ from functools import lru_cache
 import numpy as np
 from safetensors import safe_open
 
-from earlib import encoders, paths
+from earlib import devices, encoders, paths, weights
 from earlib.datasets import near
 
 VERSION = 1  # of how a score is computed; another one makes all kept scores stale
+BLOCK = 512  # pairs whose scores are kept together: what a kill can cost
 BATCH = 32  # pairs in one pass on a CPU
 TOKENS = 2**15  # tokens in one pass on a GPU, padding included
 
@@ -78,8 +79,8 @@ def _identity(entry):
 
 
 def folder(reranker, fetch=True):
-    """Folder of a reranker's files; search path, checks and errors as of `encoders.files`."""
-    return encoders.files(get(reranker), fetch)
+    """Folder of a reranker's files; search path, checks and errors as of `weights.folder`."""
+    return weights.folder(get(reranker), fetch=fetch)
 
 
 def absent(reranker, fetch=False):
@@ -113,14 +114,14 @@ def size(reranker, fetch=False):
     return count
 
 
-def score(pairs, reranker="monot5", device="cpu"):
+def score(pairs, reranker="monot5", device=None):
     """How relevant a memory is to a question: the log-probability of the answer "true" beside "false".
 
     The model reads `Query: {question} Document: {memory} Relevant:`. Of its first answer token only the logits of the
     two answers count: s = log softmax(l_true, l_false)_true. A long memory is cut where it would push "Relevant:" out,
     and a question that alone fills more than half of the length at that half. All in float32: T5 overflows in half
-    precision. A list of pairs is one file in the cache, found by weights, prompt and texts; nothing of the model is
-    loaded when the cache serves.
+    precision. Each `BLOCK` of different pairs is one file in the cache, found by weights, prompt and texts, so that a
+    run that was killed goes on from there; nothing of the model is loaded when the cache serves.
 
     Parameters
     ----------
@@ -128,8 +129,8 @@ def score(pairs, reranker="monot5", device="cpu"):
         Questions and memories; equal pairs are scored once.
     reranker : str
         One of `REGISTRY`.
-    device : str
-        "cpu", "cuda" or "cuda:N".
+    device : str, optional
+        As in `devices`; default: `devices.default()`.
 
     Returns
     -------
@@ -152,37 +153,44 @@ def score(pairs, reranker="monot5", device="cpu"):
         As `encoders.encode`.
     """
     entry, pairs = get(reranker), [tuple(encoders._checked(pair)) for pair in pairs]
+    unique = list(dict.fromkeys(pairs))
+    scores, missing = np.empty((len(unique), 1), np.float32), []
+    for start in range(0, len(unique), BLOCK):
+        block = slice(start, min(start + BLOCK, len(unique)))
+        kept = encoders._read(*_place(entry, unique[block]), block.stop - start)
+        if kept is None:
+            missing.append(block)
+        else:
+            scores[block] = kept
+    for block in encoders._progress(f"scoring with {entry.name}", missing, len(unique), "pairs"):
+        scores[block, 0] = _compute(entry, unique[block], device or devices.default())
+        encoders._keep(*_place(entry, unique[block]), scores[block])
+    row = {pair: number for number, pair in enumerate(unique)}
+    return scores[[row[pair] for pair in pairs], 0]
+
+
+def _place(entry, pairs):
+    """Where the scores of a block are kept: its file, the entry, and the key that its header tells."""
     key = encoders._hash([_identity(entry), pairs])
-    path = paths.cache() / "scores" / f"{entry.name}-{key[:32]}.safetensors"
-    kept = encoders._read(path, entry, key, len(pairs))
-    if kept is None:
-        kept = _compute(entry, pairs, device)
-        encoders._keep(path, entry, key, kept)
-    return kept[:, 0]
+    return paths.cache() / "scores" / f"{entry.name}-{key[:32]}.safetensors", entry, key
 
 
 def _compute(entry, pairs, device):
-    """Score each different pair once, the longest first, so that pairs of a batch need little padding; `[n, 1]`."""
-    unique = list(dict.fromkeys(pairs))
-    scores = np.empty((len(unique), 1), np.float32)
-    if unique:
-        tokenizer, model = _model(entry, device)
-        answers = [_token(entry, tokenizer, answer) for answer in entry.answers]
-        inputs = _inputs(entry, tokenizer, unique)
-        order = sorted(range(len(unique)), key=lambda number: -len(inputs[number]))
-    for start in encoders.progress(f"scoring with {entry.name}", len(unique), "pairs"):
-        chunk = order[start : start + encoders.CHUNK]
-        for batch in _batches(chunk, inputs, device):
-            scores[batch, 0] = _answered(model, [inputs[number] for number in batch], answers)
-        _check_finite(entry, scores[chunk, 0], [unique[number] for number in chunk])
-    row = {pair: number for number, pair in enumerate(unique)}
-    return scores[[row[pair] for pair in pairs]]
+    """Scores of a block, the longest pairs first, so that those of a batch need little padding; `[n]`."""
+    tokenizer, model = _model(entry, device)
+    answers = [_token(entry, tokenizer, answer) for answer in entry.answers]
+    inputs, scores = _inputs(entry, tokenizer, pairs), np.empty(len(pairs), np.float32)
+    order = sorted(range(len(pairs)), key=lambda number: -len(inputs[number]))
+    for batch in _batches(order, inputs, device):
+        scores[batch] = _answered(model, [inputs[number] for number in batch], answers)
+    _check_finite(entry, scores, pairs)
+    return scores
 
 
-def _batches(chunk, inputs, device):
-    """Parts of a chunk, whose first pair is the longest, that fit one pass."""
-    count = BATCH if device == "cpu" else max(1, TOKENS // len(inputs[chunk[0]]))
-    return [chunk[start : start + count] for start in range(0, len(chunk), count)]
+def _batches(order, inputs, device):
+    """Parts of a block, whose first pair is the longest, that fit one pass."""
+    count = BATCH if device == "cpu" else max(1, TOKENS // len(inputs[order[0]]))
+    return [order[start : start + count] for start in range(0, len(order), count)]
 
 
 def _check_finite(entry, scores, pairs):
@@ -191,13 +199,13 @@ def _check_finite(entry, scores, pairs):
         question, memory = pairs[broken[0]]
         raise ValueError(
             f"reranker {entry.name}: the score of question {question[:60]!r} and memory {memory[:60]!r} is not finite; "
-            f"nothing was kept; check these texts and the weights of {entry.model}"
+            f"nothing of its block was kept; check these texts and the weights of {entry.model}"
         )
 
 
 @lru_cache(maxsize=1)
 def _model(entry, device):
-    place = encoders.files(entry)
+    place = weights.folder(entry)
     import torch
     from transformers import T5ForConditionalGeneration, T5Tokenizer
     from transformers.utils import logging
@@ -207,7 +215,7 @@ def _model(entry, device):
     model = T5ForConditionalGeneration.from_pretrained(
         place, local_files_only=True, use_safetensors=True, dtype=torch.float32
     )
-    return tokenizer, model.eval().to(device)
+    return tokenizer, model.eval().to(devices.ready(device))
 
 
 def _token(entry, tokenizer, answer):

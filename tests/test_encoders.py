@@ -127,7 +127,7 @@ def test_each_row_belongs_to_its_text(tiny, texts):
 
 
 def test_many_texts_keep_their_order_over_chunks(tiny):
-    texts = [" ".join(WORDS[5 + (i * k) % 7] for k in range(1 + i % 9)) for i in range(3 * encoders.CHUNK + 5)]
+    texts = [" ".join(WORDS[5 + (i * k) % 7] for k in range(1 + i % 9)) for i in range(3 * encoders.PIECE + 5)]
     texts = [f"{text} {'cat ' * (i % 23)}" for i, text in enumerate(texts)]
     vectors = encode(texts, "tiny")
     for number in (0, 255, 256, 500, len(texts) - 1):
@@ -274,7 +274,7 @@ def test_files_that_do_not_fit_the_entry(tiny, checkpoint, monkeypatch):
 
 
 def test_progress_in_plain_lines_and_none_from_the_cache(tiny, capsys):
-    texts = [f"{i}" for i in range(4 * encoders.CHUNK)]
+    texts = [f"{i}" for i in range(4 * encoders.PIECE)]
     encode(texts, "tiny")
     lines = capsys.readouterr().err.strip().split("\n")
     starts = [line.split(",  ")[0].rsplit(",", 1)[0] for line in lines]

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
-from earlib import candidates, encoders, experiment, rerankers
+from earlib import candidates, experiment, rerankers
 from earlib.experiment import Setting
 from earlib.rerankers import Reranker, score
 
@@ -147,9 +147,9 @@ def test_the_parts_of_a_prompt_have_the_tokens_of_the_whole(tiny, query, memory)
 
 
 def test_many_pairs_keep_their_order_over_chunks(tiny):
-    pairs = [(f"cat {i % 5}", "dog " * (i * 7 % 23) + str(i)) for i in range(2 * encoders.CHUNK + 5)]
+    pairs = [(f"cat {i % 5}", "dog " * (i * 7 % 23) + str(i)) for i in range(2 * rerankers.BLOCK + 5)]
     found = score(pairs, "tiny")
-    for number in (0, 255, 256, 400, len(pairs) - 1):
+    for number in (0, 511, 512, 800, len(pairs) - 1):
         np.testing.assert_allclose(found[number], score([pairs[number]], "tiny")[0], rtol=1e-4, atol=1e-5)
 
 
@@ -197,6 +197,25 @@ def test_whatever_decides_a_score_is_another_file(tiny, kept, monkeypatch):
     monkeypatch.setattr(rerankers, "VERSION", rerankers.VERSION + 1)
     score(PAIRS, "tiny")
     assert len(prints) == 4 and len(kept()) == 9
+
+
+def test_a_killed_run_goes_on_from_its_blocks(tiny, kept):
+    pairs = [(f"cat {i}", "dog " * (i % 7)) for i in range(2 * rerankers.BLOCK + 9)]
+    code = f"""
+compute, calls = rerankers._compute, []
+def once(*block):
+    calls.append(block) if not calls else os.kill(os.getpid(), 9)
+    return compute(*block)
+rerankers._compute = once
+rerankers.score({pairs!r}, "tiny")
+"""
+    assert child(tiny, code).returncode == -9
+    (first,) = kept()
+    made = first.stat().st_mtime_ns
+    found = score(pairs, "tiny")
+    assert len(kept()) == 3 and first.stat().st_mtime_ns == made
+    for number in (0, rerankers.BLOCK - 1, rerankers.BLOCK, len(pairs) - 1):
+        np.testing.assert_allclose(found[number], score([pairs[number]], "tiny")[0], rtol=1e-4, atol=1e-5)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -281,10 +300,11 @@ def test_parameters_are_counted_without_loading(tiny, checkpoint):
 
 
 def test_progress_in_plain_lines_and_none_from_the_cache(tiny, capsys):
-    pairs = [(f"{i}", "dog") for i in range(2 * encoders.CHUNK)]
+    pairs = [(f"{i}", "dog") for i in range(2 * rerankers.BLOCK)]
     score(pairs, "tiny")
     lines = capsys.readouterr().err.strip().split("\n")
-    assert [line.rsplit(",", 1)[0] for line in lines] == [f"scoring with tiny: {n} of 512 pairs" for n in (256, 512)]
+    told = [f"scoring with tiny: {done} of 1,024 pairs" for done in ("512", "1,024")]
+    assert [line.rsplit(",", 1)[0] for line in lines] == told
     score(pairs, "tiny")
     assert capsys.readouterr().err == ""
 

@@ -1,0 +1,58 @@
+"""Where tensors live and how exactly an encoder computes: one parameter each, `EARLIB_DEVICE` and `EARLIB_PRECISION`.
+
+Both are settings of a machine rather than of an experiment: another device rounds differently and changes nothing else.
+A profile may name them (`device: cuda`); they are then those of every notebook that it runs.
+"""
+
+import os
+import re
+
+PRECISIONS = {
+    "full": "the precision of the encoder's own weights",
+    "mixed": "matrix products in bfloat16, the rest in the precision of the weights",
+}
+
+
+def default():
+    """The device that is used where none is named: `EARLIB_DEVICE`, else the processor."""
+    return check(os.environ.get("EARLIB_DEVICE") or "cpu")
+
+
+def precision():
+    """The precision of encoding: `EARLIB_PRECISION`, else full."""
+    chosen = os.environ.get("EARLIB_PRECISION") or "full"
+    if chosen not in PRECISIONS:
+        raise ValueError(f"EARLIB_PRECISION: expected one of {', '.join(PRECISIONS)}, got {chosen!r}")
+    return chosen
+
+
+def check(name):
+    """The name of a device as it was given.
+
+    Raises
+    ------
+    ValueError
+        If it is neither the processor nor a CUDA device.
+    """
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"device: expected cpu, cuda or cuda:N, got {name!r} (EARLIB_DEVICE)")
+    return name
+
+
+def ready(name):
+    """The device, if this machine has it.
+
+    Raises
+    ------
+    ValueError
+        If it has not; the message names the next step.
+    """
+    import torch
+
+    device = torch.device(check(name))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {name}: this machine offers {torch.cuda.device_count()} CUDA devices to torch {torch.__version__}"
+            "; choose EARLIB_DEVICE=cpu, or install torch's build for CUDA"
+        )
+    return device

@@ -1,0 +1,130 @@
+"""`make bench ARGS=--gpu`: training and encoding on one CUDA device, as ratios to the card's own matrix rate.
+
+1. all variants of the ablation, 16 seeds each, at 768 dimensions, trained and evaluated;
+2. EAR at 3,584 dimensions, three seeds;
+3. encoding with MiniLM, tokens a second, of texts as long as the turns of LongMemEval.
+
+The share of the matrix rate counts the multiply-adds of the forward and backward products of both adapters, each
+memory of an update once, as they are computed. Encoding counts those of the encoder's layers for real tokens alone:
+padding and tokenisation count as lost time. The first run of each is not measured.
+"""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from earlib import devices, draws, embedding, encoders, evaluate, experiment
+from earlib.config import VARIANTS, Config
+from earlib.critic import SimulatedCritic
+from earlib.experiment import Setting
+from earlib.learner import Learner
+
+# The other rows of the ablation are the first stage's ranking, and inference with the adapters of these.
+ABLATION = ("rmm", "explorer_training", "buffer_training", "ear_adapter")
+DEVICE = "cuda"
+
+
+def timed(work):
+    """Seconds, with all that was started on the device finished; and the result."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start, result
+
+
+def matrix_rate(dtype, rows=8192, inner=8192, columns=8192):
+    """Multiply-adds a second of a plain product on the device: the median of nine."""
+    left, right = (torch.randn(*shape, device=DEVICE, dtype=dtype) for shape in ((rows, inner), (inner, columns)))
+    torch.mm(left, right)
+    return rows * inner * columns / sorted(timed(lambda: torch.mm(left, right))[0] for _ in range(9))[4]
+
+
+def run(config, found, seeds):
+    """Train a configuration on the device and evaluate it with and without the Explorer; what was computed."""
+    splits = [experiment.split(found.scopes, Setting(), seed) for seed in seeds]
+    train, kept = (torch.from_numpy(np.stack(part)).to(DEVICE) for part in zip(*splits, strict=True))
+    learner = Learner(config, found, SimulatedCritic(config, found.gold), seeds)
+    steps = list(learner.train(train))
+    noise = draws.draw(config, seeds, kept, config.depth, len(found.query), "test", DEVICE)
+    values = [evaluate.measure(found, kept, learner.retrieve(kept, explorer, noise)) for explorer in (False, True)]
+    return learner, train, steps, values
+
+
+def multiply_adds(learner, train, steps):
+    """Of both adapters, forward and backward: 3 d^2 for each query and each distinct memory of an update."""
+    width, total, start = learner.query.shape[1], 0, 0
+    for step in steps:
+        queries = train[:, start : step.seen]
+        replayed = train.gather(1, step.replayed.flatten(1)) if step.replayed.numel() else train[:, :0]
+        asked = torch.cat([queries, replayed], 1)
+        memories = sum(len(rows.unique()) for rows in learner.index[asked].flatten(1))
+        total += 3 * width**2 * (asked.numel() + memories)
+        start = step.seen
+    return total
+
+
+def training():
+    """The first two figures."""
+    rate = matrix_rate(torch.float32)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    print(f"matrix product, float32: {2 * rate / 1e12:.1f} TFLOP/s")
+    wide = experiment.candidates("locomo", "mpnet", 20).to(DEVICE)
+    run(Config(), wide, (0,))
+    total, spent = 0, 0
+    for name in ABLATION:
+        variant = VARIANTS[name]
+        seconds, (learner, train, steps, values) = timed(
+            lambda: run(Config(**variant.changes), wide, tuple(range(16)))  # noqa: B023 (called at once)
+        )
+        done = multiply_adds(learner, train, steps)
+        total, spent = total + done, spent + seconds
+        reached = ", ".join(f"{100 * np.nanmean(one[0]):.1f}" for one in values)
+        print(f"  {name:18} {seconds:6.2f} s  {100 * done / seconds / rate:5.1f} % of the rate  recall {reached}")
+    share = 100 * total / spent / rate
+    print(f"ablation, 16 seeds, d = {wide.bank.shape[1]}: {spent:.1f} s (30 s at most), {share:.1f} %")
+    turned = rotated(experiment.candidates("locomo", "minilm", 20), 3584).to(DEVICE)
+    run(Config(), turned, (0,))
+    seconds, (learner, train, steps, values) = timed(lambda: run(Config(), turned, (0, 1, 2)))
+    share = 100 * multiply_adds(learner, train, steps) / seconds / rate
+    print(f"EAR, 3 seeds, {train.shape[1]:,} queries, d = 3,584: {seconds:.1f} s (20 s at most), {share:.1f} %")
+
+
+def rotated(found, width):
+    """The same candidates turned into more dimensions."""
+    rng = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(width, found.bank.shape[1], generator=rng)).Q.T
+    return replace(found, query=found.query @ turn, bank=found.bank @ turn)
+
+
+def layers(entry):
+    """Multiply-adds a token of an encoder's layers, without those of attention itself."""
+    model = embedding.embedder(entry, DEVICE, "full", False).model[0].model
+    return sum(one.weight.numel() for one in model.encoder.modules() if isinstance(one, torch.nn.Linear))
+
+
+def encoding(texts):
+    """The third figure, in each precision."""
+    entry = encoders.get("minilm")
+    unique = sorted(set(texts), key=len, reverse=True)
+    pieces = [unique[at : at + encoders.SHARD] for at in range(0, len(unique), encoders.SHARD)]
+    for precision, dtype in (("full", torch.float32), ("mixed", torch.bfloat16)):
+        model = embedding.Embedder(entry, DEVICE, precision)
+        list(model(pieces[::8], ""))
+        seconds, vectors = timed(lambda: list(model(pieces, "")))  # noqa: B023 (called at once)
+        tokens = sum(len(ids) for piece in pieces for ids in model._tokens(piece, ""))
+        rate, told = matrix_rate(dtype), layers(entry)
+        print(
+            f"MiniLM, {precision} precision: {len(texts):,} texts ({len(unique):,} different), {tokens:,} tokens in "
+            f"{seconds:.1f} s: {tokens / seconds:,.0f} tokens/s, {100 * told * tokens / seconds / rate:.1f} % of the "
+            f"measured {2 * rate / 1e12:.0f} TFLOP/s ({dtype}; at least 40 %)"
+        )
+        assert np.isfinite(np.concatenate(vectors)).all()
+
+
+def main():
+    """All of it, on the device that torch finds."""
+    devices.ready(DEVICE)
+    training()

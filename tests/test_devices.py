@@ -1,0 +1,105 @@
+"""One parameter moves training to another device; what it learns stays the same but for rounding."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from test_encoders import checkpoint, tiny  # noqa: F401 (fixtures)
+from torch.nn.functional import normalize
+
+from earlib import devices, draws, encoders, evaluate, experiment, records
+from earlib.candidates import Candidates
+from earlib.config import VARIANTS, Config
+from earlib.critic import SimulatedCritic
+from earlib.experiment import Setting
+from earlib.learner import Learner
+
+N, K, D, SEEDS = 120, 20, 32, (0, 1, 2)
+TRAINED = [name for name, variant in VARIANTS.items() if variant.learns]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Candidates whose gold is found by a linear map that the retriever does not know."""
+    rng = torch.Generator().manual_seed(0)
+
+    def unit(*shape):
+        return normalize(torch.randn(*shape, generator=rng, dtype=torch.float64), dim=-1)
+
+    bank, turn = unit(400, D), torch.linalg.qr(torch.randn(D, D, generator=rng, dtype=torch.float64)).Q
+    gold_rows = torch.randint(400, (N,), generator=rng)
+    query = normalize(bank[gold_rows] @ (torch.eye(D) + 0.7 * turn) + 0.05 * unit(N, D), dim=-1)
+    index = (query @ bank.T).topk(K).indices
+    gold = index == gold_rows[:, None]
+    ids = tuple(map(str, range(N)))
+    return Candidates(query, bank, index, gold, torch.ones(N, dtype=torch.int64), ids, (), (), ids, (), {})
+
+
+def updates(found, name, dtype, device, seeds=SEEDS):
+    """A learner, its steps over all but the last forty questions, and what it returns for those."""
+    config = Config(**VARIANTS[name].changes)
+    there = found.to(torch.device(device))
+    order = torch.stack([torch.from_numpy(np.random.default_rng(seed).permutation(N)) for seed in seeds]).to(device)
+    train, kept = order[:, :-40], order[:, -40:]
+    gold = draws.shuffled(there.gold, seeds) if config.errors == "shuffled" else there.gold
+    learner = Learner(config, there, SimulatedCritic(config, gold), seeds, dtype)
+    steps = list(learner.train(train))
+    return learner, steps, evaluate.measure(there, kept, learner.retrieve(kept, VARIANTS[name].explorer))
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_first_updates_are_those_of_the_processor(found, name):
+    here, there = (updates(found, name, torch.float64, device) for device in ("cpu", "cuda"))
+    for a, b in zip(here[1][:12], there[1][:12], strict=True):
+        assert (a.exploration.slates == b.exploration.slates.cpu()).all()
+        assert (a.exploration.citations == b.exploration.citations.cpu()).all()
+        assert (a.replayed == b.replayed.cpu()).all() and (a.replay_slates == b.replay_slates.cpu()).all()
+        torch.testing.assert_close(a.current_loss, b.current_loss.cpu(), rtol=0, atol=1e-9)
+        torch.testing.assert_close(a.replay_loss, b.replay_loss.cpu(), rtol=0, atol=1e-9)
+    for a, b in zip(here[0].adapter.parameters, there[0].adapter.parameters, strict=True):
+        torch.testing.assert_close(a, b.cpu(), rtol=0, atol=1e-6)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_final_measures_lie_within_the_seeds_spread(found, name):
+    seeds = tuple(range(6))
+    here, there = (updates(found, name, torch.float32, device, seeds)[2] for device in ("cpu", "cuda"))
+    by_seed = np.nanmean(here[0], -1), np.nanmean(there[0], -1)
+    assert abs(by_seed[0].mean() - by_seed[1].mean()) <= max(by_seed[0].std(), 1 / 40)
+
+
+@needs_gpu
+def test_a_run_takes_the_device_as_one_parameter(monkeypatch, tmp_path):
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
+    results = [experiment.run(Setting(dataset="toy", device=device), Config()) for device in ("cpu", "cuda")]
+    here, there = (np.nanmean(result.explorer[0], -1) for result in results)
+    assert abs(here.mean() - there.mean()) <= max(here.std(), 0.03)
+
+
+def test_candidates_move_whole(found):
+    moved = dataclasses.replace(found, gold_in_store={"dialogue": found.gold_count}).to(torch.device("meta"))
+    tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 5 and all(one.device.type == "meta" for one in tensors)
+    assert moved.gold_in_store["dialogue"].device.type == "meta" and moved.ids == found.ids
+    assert found.to(torch.device("cpu")).fingerprint() == found.fingerprint()
+
+
+def test_the_environment_names_the_device_of_all_that_name_none(monkeypatch):
+    assert Setting().device == "cpu" and "device" not in records.provenance("a", "b")
+    monkeypatch.setenv("EARLIB_DEVICE", "cuda:1")
+    assert Setting().device == "cuda:1" and Setting(device="cpu").device == "cpu"
+    assert records.provenance("a", "b")["device"] == "cuda:1"
+    monkeypatch.setenv("EARLIB_DEVICE", "tpu")
+    with pytest.raises(ValueError, match="device: expected cpu, cuda or cuda:N, got 'tpu'"):
+        Setting()
+
+
+def test_a_device_that_is_missing_is_named_before_anything_is_computed(tiny):  # noqa: F811
+    setting = Setting(dataset="toy", encoder="tiny", device=f"cuda:{torch.cuda.device_count()}")
+    with pytest.raises(ValueError, match="this machine offers .*EARLIB_DEVICE=cpu"):
+        experiment.run(setting, Config())
+    assert devices.ready("cpu").type == "cpu" and encoders.encode(["dog"], "tiny", device="cpu").shape == (1, 32)

@@ -1,0 +1,425 @@
+"""Encoders of each architecture in the registry, on tiny random checkpoints that lie on disk as the publishers' do."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from torch.nn.functional import normalize
+
+from earlib import embedding, encoders
+
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+WORDS = ["red", "green", "blue", "cat", "dog", "runs", "sleeps", "nan", "Instruct:", "Query:", "answer", "search"]
+END = "<|endoftext|>"
+LONG = " ".join(WORDS[at % 7] for at in range(2500))  # more than 10,000 characters
+TEXTS = ["cat", "red cat runs", "", "dog sleeps " * 9, "blue", LONG, "green dog"]
+KINDS = ("contriever", "mpnet", "stella", "gte")
+ROOT = Path(encoders.__file__).parent.parent
+
+
+def bert_files(folder, kind):
+    """A plain BERT without any description of sentence-transformers, in the old form of weights; or an MPNet."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    if kind == "contriever":
+        (folder / "vocab.txt").write_text("\n".join(special + WORDS))
+        tokenizer = transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt"))
+        config, model = transformers.BertConfig, transformers.BertModel
+    else:
+        vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>", *WORDS]
+        tokenizer = transformers.MPNetTokenizerFast(vocab={word: number for number, word in enumerate(vocabulary)})
+        config, model = transformers.MPNetConfig, transformers.MPNetModel
+    tokenizer.save_pretrained(folder)
+    made = model(config(vocab_size=len(tokenizer), initializer_range=0.5, max_position_embeddings=600, **SHAPE))
+    made.config.save_pretrained(folder)
+    if kind == "contriever":
+        torch.save(made.state_dict(), folder / "pytorch_model.bin")
+    else:
+        made.save_pretrained(folder)
+        describe(folder, "mean")
+
+
+def qwen_files(folder, kind, side="left"):
+    """A Qwen2 decoder whose tokenizer appends nothing, with the pooling of its kind and stella's linear head."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trained.train_from_iterator([" ".join(WORDS)] * 3, trainers.BpeTrainer(initial_alphabet=alphabet))
+    bpe = json.loads(trained.to_str())["model"]
+    tokenizer = transformers.Qwen2Tokenizer(
+        vocab={**bpe["vocab"], END: len(bpe["vocab"])}, merges=[tuple(pair) for pair in bpe["merges"]],
+        eos_token=END, pad_token=END, unk_token=END, padding_side=side,
+    )  # fmt: skip
+    tokenizer.save_pretrained(folder)
+    config = transformers.Qwen2Config(
+        vocab_size=len(tokenizer), num_key_value_heads=1, initializer_range=0.5, max_position_embeddings=4096, **SHAPE
+    )
+    transformers.Qwen2Model(config).save_pretrained(folder)
+    describe(folder, "lasttoken" if kind == "gte" else "mean")
+    if kind == "stella":
+        from sentence_transformers.base.modules import Dense
+
+        (folder / "2_Dense_1024").mkdir()
+        Dense(16, 24, activation_function=torch.nn.Identity()).save(str(folder / "2_Dense_1024"))
+
+
+def describe(folder, pooling):
+    """What sentence-transformers' repositories say of their pooling, in its older form."""
+    (folder / "1_Pooling").mkdir()
+    mode = {"mean": "pooling_mode_mean_tokens", "lasttoken": "pooling_mode_lasttoken"}[pooling]
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 16, mode: True}))
+
+
+def snapshot(hub, entry, files):
+    """Lay files down as the hub's cache does: large ones under the name of their checksum, and links to them."""
+    place = hub / f"models--{entry.model.replace('/', '--')}"
+    for file in (file for file in files.rglob("*") if file.is_file()):
+        content = file.read_bytes()
+        kind = hashlib.sha256 if file.suffix in (".safetensors", ".bin") else hashlib.sha1
+        blob = place / "blobs" / kind(content).hexdigest()
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(content)
+        link = place / "snapshots" / entry.revision / file.relative_to(files)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(blob)
+    return place / "snapshots" / entry.revision
+
+
+def made(kind, files, **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        (bert_files if kind in ("contriever", "mpnet") else qwen_files)(files, kind, **options)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """An empty cache of the model hub, and no network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path / "folder"))
+    embedding.embedder.cache_clear()
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def install(hub, tmp_path, monkeypatch):
+    """Puts a tiny checkpoint of a kind into the registry and where its files belong."""
+
+    def put(kind, **options):
+        real, files = encoders.REGISTRY[kind], tmp_path / f"{kind}-files"
+        files.mkdir()
+        made(kind, files, **options)
+        tiny = {"dimension": 24 if kind == "stella" else 16, "max_length": min(real.max_length, 64)}
+        if kind == "gte":
+            tiny["weights"] = (("model.safetensors", ""),)
+        if kind == "mpnet":  # its checksum is on record, so that any folder may hold it
+            tiny["weights"] = (("model.safetensors", digest(files / "model.safetensors")),)
+            (tmp_path / "folder").mkdir()
+            files = files.rename(tmp_path / "folder" / real.model.split("/")[-1])
+        entry = dataclasses.replace(real, **tiny)
+        monkeypatch.setitem(encoders.REGISTRY, kind, entry)
+        place = files if kind == "mpnet" else snapshot(hub, entry, files)
+        return SimpleNamespace(entry=entry, place=place, files=files)
+
+    return put
+
+
+def digest(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def direct(at, text):
+    """The embedding of one text, without padding, computed with transformers alone."""
+    entry, place = at.entry, at.place
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    room = entry.max_length - bool(entry.eos)
+    ids = tokenizer(text, truncation=True, max_length=room)["input_ids"]
+    ids = torch.tensor([ids + [tokenizer.convert_tokens_to_ids(entry.eos)] * bool(entry.eos)])
+    model = transformers.AutoModel.from_pretrained(place, dtype=torch.float32).eval()
+    length = ids.shape[1]
+    mask = torch.ones_like(ids)
+    if entry.bidirectional:  # every token sees every other: nothing is added to any product
+        mask = torch.zeros(1, 1, length, length)
+    with torch.no_grad():
+        states = model(input_ids=ids, attention_mask=mask).last_hidden_state[0]
+    vector = states[-1] if entry.pooling == "lasttoken" else states.mean(0)
+    if entry.head:
+        from safetensors.torch import load_file
+
+        head = load_file(place / entry.head / "model.safetensors")
+        vector = head["linear.weight"] @ vector + head["linear.bias"]
+    return normalize(vector, dim=0).numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_text_of_a_batch_gets_what_transformers_gives_it_alone(install, kind):
+    at = install(kind)
+    if at.entry.dtype != "float32":
+        encoders.REGISTRY[kind] = at.entry = dataclasses.replace(at.entry, dtype="float32")
+    together = encoders.encode(TEXTS, kind)
+    assert together.shape == (len(TEXTS), at.entry.dimension) and np.isfinite(together).all()
+    for text, row in zip(TEXTS, together, strict=True):
+        np.testing.assert_allclose(row, direct(at, text), atol=2e-5)
+        np.testing.assert_allclose(row, encoders.encode([text], kind)[0], atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_query_gets_its_prompt_and_a_memory_none(install, kind):
+    at = install(kind)
+    encoders.REGISTRY[kind] = at.entry = dataclasses.replace(at.entry, dtype="float32")
+    query = encoders.encode(["red cat"], kind, "query")[0]
+    np.testing.assert_allclose(query, direct(at, at.entry.query_prompt + "red cat"), atol=2e-5)
+    asked = {"contriever": "", "mpnet": "", "stella": "answer the query.\nQuery: ", "gte": "answer the query\nQuery: "}
+    assert at.entry.query_prompt.endswith(asked[kind]) and not at.entry.memory_prompt
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", ["stella", "gte"])
+def test_the_side_of_the_padding_changes_nothing(install, kind, side):
+    at = install(kind, side=side)
+    encoders.REGISTRY[kind] = at.entry = dataclasses.replace(at.entry, dtype="float32")
+    assert embedding.embedder(at.entry, "cpu", "full", False).model.tokenizer.padding_side == side
+    for text, row in zip(TEXTS, encoders.encode(TEXTS, kind), strict=True):
+        np.testing.assert_allclose(row, direct(at, text), atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["stella", "gte"])
+def test_every_text_ends_with_the_end_token_once(install, kind):
+    at = install(kind)
+    model = embedding.embedder(at.entry, "cpu", "full", False)
+    end = model.model.tokenizer.convert_tokens_to_ids(END)
+    for ids in model._tokens(TEXTS, ""):
+        assert ids[-1] == end and end not in ids[:-1] and len(ids) <= at.entry.max_length
+    assert len(model._tokens([LONG], "")[0]) == at.entry.max_length
+    model.model.tokenizer.backend_tokenizer.no_truncation()
+    before = model.model.tokenizer("cat")["input_ids"]
+    embedding._end_with(model.model.tokenizer, END)  # a tokenizer that appends it already is left as it is
+    assert model.model.tokenizer("cat")["input_ids"] == before
+
+
+@pytest.mark.parametrize("kind", ["stella", "gte"])
+@pytest.mark.parametrize("texts", [["red cat runs"], ["red cat runs", "dog"]], ids=["no padding", "padding"])
+def test_a_decoder_looks_both_ways(install, kind, texts):
+    """Without padding a batch has no mask, and the layers' own marks decide: both must be told."""
+    at = install(kind)
+    model = embedding.embedder(at.entry, "cpu", "full", False).model
+    features = model.tokenizer(texts, padding=True, return_tensors="pt")
+    other = {name: values.clone() for name, values in features.items()}
+    first = int(features["attention_mask"][0].argmax())
+    other["input_ids"][0, first + 2] += 1
+    states = [model[0].model(**one).last_hidden_state[0, first].float() for one in (features, other)]
+    assert (states[0] - states[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_is_close_to_full(install, monkeypatch, kind):
+    at = install(kind)
+    full = dataclasses.replace(at.entry, dtype="float32")
+    monkeypatch.setitem(encoders.REGISTRY, kind, full)
+    exact, seen = encoders.encode(TEXTS, kind), {encoders.fingerprint(kind)}
+    monkeypatch.setenv("EARLIB_PRECISION", "mixed")
+    mixed = encoders.encode(TEXTS, kind)
+    seen.add(encoders.fingerprint(kind))
+    monkeypatch.delenv("EARLIB_PRECISION")
+    monkeypatch.setitem(encoders.REGISTRY, kind, dataclasses.replace(at.entry, dtype="bfloat16", head=""))
+    if kind != "stella":  # its head stays in full precision
+        half = encoders.encode(TEXTS, kind)
+        assert half.dtype == np.float32 and ((half * exact).sum(1) > 0.99).all() and (half != exact).any()
+    seen.add(encoders.fingerprint(kind))
+    assert ((mixed * exact).sum(1) > 0.99).all() and (mixed != exact).any() and len(seen) == 3
+    np.testing.assert_allclose(np.linalg.norm(mixed, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_number_is_found_and_named(install, kind):
+    at = install(kind)
+    model = embedding.embedder(at.entry, "cpu", "full", False).model
+    with torch.no_grad():
+        only = set(model.tokenizer("red nan cat")["input_ids"]) - set(model.tokenizer("dog red cat blue")["input_ids"])
+        model[0].model.get_input_embeddings().weight[list(only)] = float("nan")
+    with pytest.raises(ValueError, match=rf"encoder {kind}: the embedding of text 1 \('red nan cat'\) has a NaN"):
+        encoders.encode(["dog", "red nan cat", "blue " * 40], kind)
+
+
+@pytest.mark.parametrize("kind", ["contriever", "stella", "gte"])
+def test_without_a_checksum_on_record_only_the_pinned_snapshot_is_taken(install, hub, tmp_path, kind):
+    at = install(kind)
+    assert encoders.folder(kind) == at.place
+    copy = tmp_path / "folder" / at.entry.model.split("/")[-1]
+    copy.parent.mkdir()
+    at.files.rename(copy)  # the same files in the search path, which nothing vouches for
+    for link in [*at.place.rglob("*")][::-1]:
+        link.rmdir() if link.is_dir() and not link.is_symlink() else link.unlink()
+    with pytest.raises(ConnectionError, match=rf"{kind}: .*hf download {at.entry.model} --revision [0-9a-f]{{40}}"):
+        encoders.folder(kind)
+
+
+def test_a_download_that_was_damaged_is_named(install):
+    at = install("gte")
+    blob = (at.place / "model.safetensors").resolve()
+    content = bytearray(blob.read_bytes())
+    content[-1] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(ValueError, match=f"model.safetensors: expected SHA-256 {blob.name} .gte: .*found"):
+        encoders.folder("gte")
+
+
+def with_code(at, marker):
+    """Give a checkpoint model code of its publisher, which leaves a mark and doubles the states of its first token."""
+    code = f"""
+        import pathlib
+        from transformers import Qwen2Model
+
+        pathlib.Path({str(marker)!r}).touch()
+
+        class OwnModel(Qwen2Model):
+            def forward(self, *arguments, **options):
+                found = super().forward(*arguments, **options)
+                found.last_hidden_state[..., 0] += 100
+                return found
+    """
+    (at.place / "own_code.py").write_text(textwrap.dedent(code))
+    config = json.loads((at.place / "config.json").read_text())
+    config["auto_map"] = {"AutoModel": "own_code.OwnModel"}
+    (at.place / "config.json").unlink()
+    (at.place / "config.json").write_text(json.dumps(config))
+
+
+def test_code_of_the_publisher_runs_only_where_it_was_asked_for(install, tmp_path, monkeypatch):
+    at, marker = install("gte"), tmp_path / "ran"
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with_code(at, marker)
+    plain, seen = encoders.encode(["red cat"], "gte"), encoders.fingerprint("gte")
+    assert not marker.exists() and plain[0, 0] < 0.99
+    monkeypatch.setenv("EARLIB_REMOTE_CODE", "stella")  # another's
+    assert (encoders.encode(["red cat"], "gte") == plain).all() and not marker.exists()
+    monkeypatch.setenv("EARLIB_REMOTE_CODE", "stella, gte")
+    assert encoders.encode(["red cat"], "gte")[0, 0] > 0.99 and marker.exists() and encoders.fingerprint("gte") != seen
+
+
+def test_code_is_taken_from_the_pinned_revision_alone(install, tmp_path, monkeypatch):
+    at, marker = install("gte"), tmp_path / "ran"
+    with_code(at, marker)
+    known = dataclasses.replace(at.entry, weights=(("model.safetensors", digest(at.place / "model.safetensors")),))
+    monkeypatch.setitem(encoders.REGISTRY, "gte", known)
+    (tmp_path / "folder").mkdir()
+    at.place.rename(tmp_path / "folder" / at.entry.model.split("/")[-1])
+    assert encoders.folder("gte").parent == tmp_path / "folder"  # its weights are right
+    monkeypatch.setenv("EARLIB_REMOTE_CODE", "gte")
+    with pytest.raises(ConnectionError, match="hf download .* --revision"):
+        encoders.encode(["cat"], "gte")
+    assert not marker.exists()
+
+
+def test_an_encoder_without_code_cannot_be_trusted_with_it(monkeypatch):
+    monkeypatch.setenv("EARLIB_REMOTE_CODE", "minilm")
+    with pytest.raises(ValueError, match="EARLIB_REMOTE_CODE: 'minilm' has no code .*stella"):
+        encoders.fingerprint("stella")
+
+
+@pytest.mark.parametrize("most", [1, 3, 10])
+def test_a_batch_that_does_not_fit_is_halved(install, monkeypatch, most):
+    """As on a GPU: batches by tokens; the memory holds `most` texts."""
+    at = install("contriever")
+    texts = [f"cat {'dog ' * (number % 11)}{WORDS[number % 7]}" for number in range(40)]
+    expected = encoders.encode(texts, "contriever")
+    model = embedding.Embedder(at.entry)
+    sizes, forward = [], model._forward
+
+    def small(tokens):
+        sizes.append(len(tokens))
+        if len(tokens) > most:
+            raise torch.OutOfMemoryError("out of memory")
+        return forward(tokens)
+
+    monkeypatch.setattr(model, "_forward", small)
+    monkeypatch.setattr(model, "_count", lambda longest: max(1, model.tokens // longest))
+    (found,) = model([texts], "")
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert sizes[0] == 40 and max(sizes[-3:]) <= most
+
+
+def test_one_text_that_does_not_fit_is_named(install, monkeypatch):
+    model = embedding.Embedder(install("contriever").entry)
+
+    def full(tokens):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(model, "_forward", full)
+    with pytest.raises(ValueError, match="contriever: one text of 3 tokens does not fit .*cpu"):
+        next(model([["cat"]], ""))
+
+
+def test_a_killed_run_goes_on_from_its_finished_shards(install, tmp_path, monkeypatch, capsys):
+    install("mpnet")
+    texts = [f"{WORDS[number % 7]} {'cat ' * (number % 13)}{number}" for number in range(50)]
+    code = f"""
+import dataclasses, os
+from earlib import embedding, encoders
+encoders.SHARD, encoders.PIECE = 16, 8
+encoders.REGISTRY["mpnet"] = encoders.Encoder(**{dataclasses.asdict(encoders.REGISTRY["mpnet"])!r})
+embed, done = embedding.Embedder._embed, []
+def deadly(self, tokens):
+    done.append(1)
+    if len(done) == 6:
+        os.kill(os.getpid(), 9)
+    return embed(self, tokens)
+embedding.Embedder._embed = deadly
+encoders.encode({texts!r}, "mpnet")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True).returncode == -9
+    (folder,) = (path for path in (tmp_path / "cache" / "embeddings").iterdir() if path.is_dir())
+    assert sorted(path.name for path in folder.iterdir()) == ["0.safetensors", "16.safetensors"]
+    monkeypatch.setattr(encoders, "SHARD", 16)
+    monkeypatch.setattr(encoders, "PIECE", 8)
+    (folder / "16.safetensors").write_bytes(b"damaged")
+    embedded, embed = [], embedding.Embedder._embed
+
+    def counted(self, tokens):
+        embedded.append(len(tokens))
+        return embed(self, tokens)
+
+    monkeypatch.setattr(embedding.Embedder, "_embed", counted)
+    with pytest.warns(UserWarning, match="16.safetensors: unusable"):
+        found = encoders.encode(texts, "mpnet")
+    assert sum(embedded) == 50 - 16 and not folder.exists()
+    assert "16 of 50 texts were kept by an earlier run" in capsys.readouterr().err
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "another"))
+    np.testing.assert_allclose(found, encoders.encode(texts, "mpnet"), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["cuda:7", "cuda:99"])
+def test_a_device_that_is_not_there_is_named(install, name):
+    install("mpnet")
+    with pytest.raises(ValueError, match=f"device {name}: this machine offers .*EARLIB_DEVICE=cpu"):
+        encoders.encode(["cat"], "mpnet", device=name)
+
+
+def test_devices_and_precisions_are_checked(monkeypatch):
+    with pytest.raises(ValueError, match="device: expected cpu, cuda or cuda:N, got 'gpu'"):
+        encoders.encode(["cat"], device="gpu")
+    monkeypatch.setenv("EARLIB_PRECISION", "half")
+    with pytest.raises(ValueError, match="EARLIB_PRECISION: expected one of full, mixed, got 'half'"):
+        encoders.encode(["cat"])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_gives_what_the_processor_gives(install, kind):
+    at = install(kind)
+    encoders.REGISTRY[kind] = dataclasses.replace(at.entry, dtype="float32")
+    here = encoders.encode(TEXTS, kind, device="cpu")
+    there = np.concatenate(list(embedding.Embedder(encoders.REGISTRY[kind], "cuda")([TEXTS[:3], TEXTS[3:]], "")))
+    np.testing.assert_allclose(there, here, atol=1e-4)
