@@ -9,7 +9,7 @@ import bm25s
 import numpy as np
 import torch
 
-from earlib import draws
+from earlib import draws, rerankers
 from earlib.datasets import ADVERSARIAL, near
 from earlib.encoders import encode
 from earlib.ranking import best
@@ -41,6 +41,8 @@ class Candidates:
         Of the M memories.
     gold_in_store : dict
         `gold_count` for each searched store alone, {store: `[N]` int64}.
+    side : torch.Tensor, optional
+        Score of each candidate by a reranker, 0 to 1, `[N, K]` float64: side information of the Explorer.
     """
 
     query: torch.Tensor
@@ -54,6 +56,7 @@ class Candidates:
     scopes: tuple
     stores: tuple = ()
     gold_in_store: dict = field(default_factory=dict)
+    side: torch.Tensor | None = None
 
     @property
     def memory(self):
@@ -258,21 +261,81 @@ def by_words(benchmark, found, depth=20, store="dialogue"):
     -------
     Candidates
     """
-    rows = defaultdict(list)
+    index = torch.empty(len(benchmark.asked), depth, dtype=torch.int64)
+    for number, (rows, scores) in enumerate(_scored_by_words(benchmark, store)):
+        index[number] = rows[best(scores, depth)]
+    gold, counts = _gold(benchmark.memories, benchmark.asked, index, STORES[store])
+    return replace(found, index=index, gold=gold, gold_count=sum(counts.values()), gold_in_store=counts, side=None)
+
+
+def word_scores(benchmark, found, store="dialogue"):
+    """BM25 of each candidate, over all memories of its question's scope, divided by the largest of the question's K.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+    found : Candidates
+        Of the same benchmark and store.
+    store : {"dialogue", "observation", "both"}
+
+    Returns
+    -------
+    torch.Tensor
+        0 to 1, `[N, K]` float64; zeros for a question that shares no word with its candidates.
+    """
+    scored = torch.empty(found.index.shape, dtype=torch.float64)
+    for number, (rows, scores) in enumerate(_scored_by_words(benchmark, store)):
+        scored[number] = scores[torch.searchsorted(rows, found.index[number])].double()
+    largest = scored.max(1, keepdim=True).values
+    return scored / torch.where(largest > 0, largest, 1)
+
+
+def with_side(benchmark, found, reranker, store="dialogue", device=None):
+    """Candidates with a reranker's scores as side information.
+
+    MonoT5's are the probability of "true", exp(s) of `rerankers.score`; BM25's those of `word_scores`. Both lie
+    between 0 and 1, as similarities mostly do.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+    found : Candidates
+        Of this benchmark and store.
+    reranker : str
+        One of `rerankers.NAMES`.
+    store : {"dialogue", "observation", "both"}
+    device : str, optional
+        Where a model scores, as in `rerankers.score`.
+
+    Returns
+    -------
+    Candidates
+        The same, with `side`.
+    """
+    if reranker == rerankers.WORDS:
+        return replace(found, side=word_scores(benchmark, found, store))
+    pairs = [
+        (query.text, benchmark.memories[row].text)
+        for query, rows in zip(benchmark.asked, found.index.tolist(), strict=True)
+        for row in rows
+    ]
+    scores = torch.from_numpy(rerankers.score(pairs, reranker, device)).double()
+    return replace(found, side=scores.exp().view(found.index.shape))
+
+
+def _scored_by_words(benchmark, store):
+    """For each question asked, the rows of its scope's memories and their scores by BM25."""
+    held = defaultdict(list)
     for row, memory in enumerate(benchmark.memories):
         if memory.store in STORES[store]:
-            rows[memory.scope].append(row)
-    indexes = {}
-    for scope, held in rows.items():
+            held[memory.scope].append(row)
+    rows, indexes = {scope: torch.tensor(of_scope) for scope, of_scope in held.items()}, {}
+    for scope, of_scope in held.items():
         indexes[scope] = bm25s.BM25()
-        indexes[scope].index(_words([benchmark.memories[row].text for row in held]), show_progress=False)
-    index = torch.empty(len(benchmark.asked), depth, dtype=torch.int64)
+        indexes[scope].index(_words([benchmark.memories[row].text for row in of_scope]), show_progress=False)
     asked = _words([query.text for query in benchmark.asked])
-    for number, (query, words) in enumerate(zip(benchmark.asked, asked, strict=True)):
-        scores = torch.from_numpy(indexes[query.scope].get_scores(words))
-        index[number] = torch.tensor(rows[query.scope])[best(scores, depth)]
-    gold, counts = _gold(benchmark.memories, benchmark.asked, index, STORES[store])
-    return replace(found, index=index, gold=gold, gold_count=sum(counts.values()), gold_in_store=counts)
+    for query, words in zip(benchmark.asked, asked, strict=True):
+        yield rows[query.scope], torch.from_numpy(indexes[query.scope].get_scores(words))
 
 
 def _words(texts):

@@ -55,6 +55,10 @@ class Config(Checked):
     diversity: float = _field(0.3, "lambda_div", "Appendix A", "weight of the redundancy penalty", ge=0)
     exploration: float = _field(0.3, "lambda_exp", "Appendix A", "weight of the upper-confidence value", ge=0)
     ucb: float = _field(0.5, "alpha", "Appendix A", "UCB coefficient", ge=0)
+    side: float = _field(
+        0.0, "lambda_side", "the package's own term; the paper makes such scores available and prints no equation",
+        "weight of a reranker's score in Eq. 7", ge=0,
+    )
     statistics: Literal["kept", "reset"] = _field(
         "kept", "N, mu", "Eq. 9; Algorithm 2 line 3", "bandit statistics live for a query, or for one call"
     )
@@ -120,9 +124,11 @@ class Variant(NamedTuple):
     changes: dict  # of Config's defaults
     learns: bool = True
     explorer: bool = False  # Explorer-assisted inference, which asks the critic
+    reranker: str = "none"  # whose scores the Explorer has as side information
 
 
 _RMM = {"training_slates": "gumbel", "rounds": 1}
+_SIDE = {"side": 0.4}  # as much as lambda_rel: the paper names no weight
 VARIANTS = {
     "retriever": Variant("Only Retriever", {}, learns=False),
     "rmm": Variant("Reranker + RL Update", {**_RMM, "replay_size": 0}),
@@ -131,7 +137,10 @@ VARIANTS = {
     "ear_adapter": Variant("EAR w/o Explorer at test time", {}),
     "explorer_test": Variant("Only Explorer at test time", {}, learns=False, explorer=True),
     "ear": Variant("EAR", {}, explorer=True),
-    # Controls that the paper lacks: what the adapter learns from other slates, wrong citations, or all gold labels.
+    "monot5_ear": Variant("MonoT5 + EAR", _SIDE, explorer=True, reranker="monot5"),
+    # Controls that the paper lacks: the simplest scores in MonoT5's place; what the adapter learns from other slates,
+    # wrong citations, or all gold labels.
+    "bm25_ear": Variant("BM25 + EAR", _SIDE, explorer=True, reranker="bm25"),
     "rmm_fresh_slates": Variant(
         "Reranker + RL Update, T fresh slates", {"training_slates": "gumbel", "replay_size": 0}
     ),

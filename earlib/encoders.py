@@ -290,7 +290,7 @@ def _embedded(entry, unique, pieces, prompt, device):
 
     model = embedder(entry, device, devices.precision(), trusted(entry.name))
     vectors = model((unique[piece] for piece in pieces), prompt)
-    for _ in _progress(entry.name, pieces, len(unique)):
+    for _ in _progress(f"encoding with {entry.name}", pieces, len(unique)):
         yield next(vectors)
 
 
@@ -304,24 +304,26 @@ def _check_finite(embeddings, entry, piece, texts):
         )
 
 
-def _progress(name, pieces, count):
-    """The pieces; a bar on a terminal, else about one line each tenth of the texts."""
+def _progress(doing, pieces, count, unit="texts"):
+    """The pieces; a bar on a terminal, else about one line each tenth of the texts; silent where there is none."""
+    if not pieces:
+        return
     done = count - sum(piece.stop - piece.start for piece in pieces)
     if sys.stderr.isatty():
-        with tqdm(total=count, initial=done, desc=f"encoding with {name}", unit=" texts") as bar:
+        with tqdm(total=count, initial=done, desc=doing, unit=f" {unit}") as bar:
             for piece in pieces:
                 yield piece
                 bar.update(piece.stop - piece.start)
         return
     began = time.monotonic()
     if done:
-        print(f"encoding with {name}: {done:,} of {count:,} texts were kept by an earlier run", file=sys.stderr)
+        print(f"{doing}: {done:,} of {count:,} {unit} were kept by an earlier run", file=sys.stderr)
     for piece in pieces:
         yield piece
         before, done = done, done + piece.stop - piece.start
         if 10 * done // count > 10 * before // count:
             seconds = time.monotonic() - began
-            print(f"encoding with {name}: {done:,} of {count:,} texts, {seconds:.0f} s", file=sys.stderr, flush=True)
+            print(f"{doing}: {done:,} of {count:,} {unit}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def _about(entry, key, embeddings):
@@ -331,7 +333,7 @@ def _about(entry, key, embeddings):
 
 
 def _read(path, entry, key, count):
-    """Embeddings of a file in the cache; None if there is none, or none to be trusted."""
+    """Embeddings, or a reranker's scores, of a file in the cache; None if there is none, or none to be trusted."""
     if not path.exists():
         return None
     try:
@@ -345,7 +347,7 @@ def _read(path, entry, key, count):
             return embeddings
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         problem = str(error)
-    warnings.warn(f"{path}: unusable embeddings ({problem}); they are computed again", stacklevel=3)
+    warnings.warn(f"{path}: unusable ({problem}); its content is computed again", stacklevel=3)
     return None
 
 
@@ -353,5 +355,5 @@ def _keep(path, entry, key, embeddings):
     try:
         paths.write_atomically(path, save({"embeddings": embeddings}, _about(entry, key, embeddings)))
     except OSError as error:
-        message = f"{error}; the embeddings are used but not kept; free the disk or set EARLIB_CACHE to another folder"
+        message = f"{error}; its content is used but not kept; free the disk or set EARLIB_CACHE to another folder"
         warnings.warn(message, stacklevel=3)

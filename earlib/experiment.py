@@ -43,6 +43,9 @@ class Setting(Checked):
     encoder: str = Field("minilm", description="frozen encoder")
     store: Literal["dialogue", "observation", "both"] = Field("dialogue", description="memories that can be retrieved")
     split: Literal["random", "conversation"] = Field("random", description="how questions are kept for evaluation")
+    reranker: Literal["none", "bm25", "monot5"] = Field(
+        "none", description="whose scores the candidates carry as side information of the Explorer"
+    )
     seeds: int = Field(3, description="seeds 0 to seeds - 1", ge=1)
     captions: bool = Field(True, description="the text of a turn tells the caption of the picture shared in it")
     dates: bool = Field(False, description="the text of a turn begins with its date")
@@ -116,11 +119,20 @@ def _rotated(found, width):
     return found.rotated(width)
 
 
+@lru_cache(maxsize=4)
+def _with_side(found, reranker, dataset, store, captions, dates, device):
+    return first_stage.with_side(benchmark(dataset, captions, dates), found, reranker, store, device)
+
+
 def candidates_of(setting, depth):
-    """First-stage candidates of a setting, as `candidates`, in as many dimensions as it asks for."""
+    """First-stage candidates of a setting, as `candidates`, with the width and side information that it asks for."""
     of_text = setting.store, setting.captions, setting.dates
     found = candidates(setting.dataset, setting.encoder, depth, *of_text, setting.device)
-    return found if setting.width is None else _rotated(found, setting.width)
+    if setting.width is not None:
+        found = _rotated(found, setting.width)
+    if setting.reranker == "none":
+        return found
+    return _with_side(found, setting.reranker, setting.dataset, *of_text, setting.device)
 
 
 def split(scopes, setting, seed):
@@ -378,26 +390,36 @@ def run_variant(setting, name, **changes):
     if name not in VARIANTS:
         raise ValueError(f"unknown variant {name!r}{datasets.near(name, VARIANTS)}")
     variant = VARIANTS[name]
-    result = run(setting, Config(**{**variant.changes, **changes}))
+    result = run(_beside(setting, variant.reranker), Config(**{**variant.changes, **changes}))
     answered = [result.adapter[-1], result.explorer, result.untrained_explorer]
     which = 2 if not variant.learns else int(variant.explorer)
     return Answers(answered[which], result.queries, np.moveaxis(result.slates[which], 0, -1))
 
 
-def run_control(setting, name, **changes):
-    """Run a control that learns nothing: `retriever`, `bm25`, `ceiling`, or `equal_calls_C` with C calls a question.
+def _beside(setting, reranker):
+    """The setting with a reranker's scores beside the candidates."""
+    return setting.model_copy(update={"reranker": reranker})
 
-    The retriever's ranking is the first stage's, whatever adapter a configuration starts from. BM25 ranks all
-    memories by their words. The ceiling puts the gold memories among the candidates first: no reranker can exceed it.
-    The equal-call control is `evaluate.equal_calls`, with the same critic as the variants. Result as in `run_variant`.
+
+RERANKED = {"monot5": "monot5", "bm25_reranked": "bm25"}  # control: whose scores alone order the K candidates
+
+
+def run_control(setting, name, **changes):
+    """Run a control that learns nothing.
+
+    They are `retriever`, `bm25`, those of `RERANKED`, `ceiling`, and `equal_calls_C` with C calls a question. The
+    retriever's ranking is the first stage's, whatever adapter a configuration starts from. BM25 ranks all memories by
+    their words; MonoT5 and `bm25_reranked` only the candidates, of equal scores the retriever's first. The ceiling puts
+    the gold memories among the candidates first: no reranker can exceed it. The equal-call control is
+    `evaluate.equal_calls`, with the same critic as the variants. Result as in `run_variant`.
     """
     asked = re.fullmatch(r"equal_calls_(\d+)", name)
-    if not asked and name not in ("retriever", "bm25", "ceiling"):
-        known = [*VARIANTS, "bm25", "ceiling", "equal_calls_3"]
+    if not asked and name not in ("retriever", "bm25", "ceiling", *RERANKED):
+        known = [*VARIANTS, "bm25", *RERANKED, "ceiling", "equal_calls_3"]
         raise ValueError(f"unknown variant or control {name!r}{datasets.near(name, known)}")
     calls = int(asked[1]) if asked else 1
     config = Config(**{**changes, "rounds": calls})
-    found = candidates_of(setting, config.depth)
+    found = candidates_of(_beside(setting, RERANKED[name]) if name in RERANKED else setting, config.depth)
     if name == "bm25":
         searched = benchmark(setting.dataset, setting.captions, setting.dates)
         found = first_stage.by_words(searched, found, config.depth, setting.store)
@@ -406,6 +428,8 @@ def run_control(setting, name, **changes):
         train, evaluation = (torch.from_numpy(part)[None] for part in split(found.scopes, setting, seed))
         if name in ("retriever", "bm25"):
             slates = torch.arange(config.slate_size).expand(*evaluation.shape, -1)
+        elif name in RERANKED:
+            slates = best(found.side[evaluation], config.slate_size)
         elif name == "ceiling":
             slates = best(found.gold[evaluation].double(), config.slate_size)
         else:

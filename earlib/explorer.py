@@ -34,36 +34,45 @@ def upper_confidence(config, shown, cited):
     return cited / shown.clamp(min=1) + config.ucb * (torch.log1p(total) / (1 + shown)).sqrt()
 
 
-def select_slate(config, scores, gram, shown, cited):
+def select_slate(config, scores, gram, shown, cited, side=None):
     """Compose one slate greedily (Eqs. 6 to 8); of equal candidates the one ranked first by the retriever wins.
+
+    With the scores p_i of a reranker as side information, Eq. 7 has a term that is not the paper's, lambda_side p_i:
+
+        A_i = lambda_rel z_i + lambda_side p_i - lambda_div D_i + lambda_exp U_i.
 
     Parameters
     ----------
     config : Config
-        Gives s and the weights of relevance, diversity and exploration.
+        Gives s and the weights of relevance, side information, diversity and exploration.
     scores : torch.Tensor
         Adapted relevance, `[..., K]`.
     gram : torch.Tensor
         Similarity between adapted candidates, `[..., K, K]`.
     shown, cited : torch.Tensor
         Bandit statistics, `[..., K]`.
+    side : torch.Tensor, optional
+        Scores of a reranker, `[..., K]`; needed where their weight is not 0.
 
     Returns
     -------
     torch.Tensor
         `[..., s]` candidate indices, in the order of selection.
     """
-    return _compose(config, *_weighted(config, scores, gram), shown, cited)
+    return _compose(config, *_weighted(config, scores, gram, side), shown, cited)
 
 
-def _weighted(config, scores, gram):
-    """The parts of Eq. 7 that no feedback changes: lambda_rel z, and lambda_div times the similarities.
+def _weighted(config, scores, gram, side):
+    """The parts of Eq. 7 that no feedback changes: lambda_rel z + lambda_side p, and lambda_div times the similarities.
 
     The similarities have a row for each candidate, with infinity for itself: it is gone once it is chosen.
     """
     penalties = config.diversity * gram
     penalties.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
-    return config.relevance * scores, penalties.reshape(-1, gram.shape[-1])
+    value = config.relevance * scores
+    if config.side:
+        value = torch.add(value, side, alpha=config.side)
+    return value, penalties.reshape(-1, gram.shape[-1])
 
 
 def _compose(config, relevance, penalties, shown, cited):
@@ -78,7 +87,7 @@ def _compose(config, relevance, penalties, shown, cited):
     return torch.stack(picks, -1).view(*relevance.shape[:-1], -1)
 
 
-def explore(config, scores, gram, ask, rounds):
+def explore(config, scores, gram, ask, rounds, side=None):
     """Run exploration rounds: a slate, its citations, the statistics (Algorithm 2, lines 4 to 19).
 
     Parameters
@@ -90,13 +99,15 @@ def explore(config, scores, gram, ask, rounds):
         `(round, slates) -> (citations, readable)`, each `[..., s]`: the critic.
     rounds : int
         Rounds with feedback; with 0 the statistics come back empty.
+    side : torch.Tensor, optional
+        As in `select_slate`.
 
     Returns
     -------
     Exploration
     """
     shown, cited = torch.zeros_like(scores), torch.zeros_like(scores)
-    unknown, weighted = torch.zeros_like(scores), _weighted(config, scores, gram)
+    unknown, weighted = torch.zeros_like(scores), _weighted(config, scores, gram, side)
     slates, citations, readable = [], [], []
     for t in range(rounds):
         statistics = (shown, cited) if config.statistics == "kept" else (unknown, unknown)

@@ -33,19 +33,27 @@ class Learner:
     ----------
     config : Config
     candidates : Candidates
-        First-stage result: embeddings, and K candidates a query.
+        First-stage result: embeddings, K candidates a query, and where `config.side` is not 0 their side information.
     critic : callable
         As in `earlib.critic`.
     seeds : sequence of int
         One a replica.
     dtype : torch.dtype
         Of all floating-point work.
+
+    Raises
+    ------
+    ValueError
+        If side information has a weight and the candidates carry none.
     """
 
     def __init__(self, config, candidates, critic, seeds, dtype=torch.float32):
         self.config, self.critic, self.seeds = config, critic, tuple(seeds)
         self.dtype, self.device = dtype, candidates.bank.device
         self.query, self.bank, self.index = candidates.query.to(dtype), candidates.bank.to(dtype), candidates.index
+        if config.side and candidates.side is None:
+            raise ValueError(f"side (lambda_side = {config.side:g}): the candidates carry no scores; name a reranker")
+        self.side = candidates.side.to(dtype) if config.side else None
         R, d = len(self.seeds), self.query.shape[1]
         self.adapter = Adapter(R, d, config.normalise, self._start(d), dtype, self.device)
         self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], config.rounds)
@@ -121,6 +129,10 @@ class Learner:
         place = place.view(R, n, -1)
         return scores.gather(-1, place), adapted, length, place
 
+    def _side(self, queries):
+        """Side information of queries given by number, `[R, n, K]`; None where it has no weight."""
+        return None if self.side is None else self.side[queries]
+
     def _explore(self, queries, scores, similarity, uniforms):
         """The T slates of training, and the noise that RMM's are drawn with, `[R, Q, T, K]` (Algorithm 3, 3-6)."""
         def ask(t, slates):
@@ -128,7 +140,7 @@ class Learner:
 
         kind, size = self.config.training_slates, self.config.slate_size
         if kind == "explorer":
-            return explore(self.config, scores, similarity, ask, self.config.rounds), None
+            return explore(self.config, scores, similarity, ask, self.config.rounds, self._side(queries)), None
         noise = gumbel(uniforms.slate).to(self.dtype)
         if kind == "all":
             slates = torch.arange(scores.shape[-1], device=self.device).expand(noise.shape)
@@ -218,14 +230,14 @@ class Learner:
         def ask(t, slates):
             return self.critic(queries, slates, uniforms.critic[:, :, t])
 
-        similarity = gram(adapted, length, place)
+        similarity, side = gram(adapted, length, place), self._side(queries)
         if config.test_slate == "after":
-            found = explore(config, scores, similarity, ask, config.rounds)
+            found = explore(config, scores, similarity, ask, config.rounds, side)
             first = best(scores, scores.shape[-1])
             useful = (found.cited > 0).gather(-1, first)
             return first.gather(-1, best(useful.to(self.dtype), config.slate_size))
-        found = explore(config, scores, similarity, ask, config.rounds - 1)
+        found = explore(config, scores, similarity, ask, config.rounds - 1, side)
         statistics = found.shown, found.cited
         if config.statistics == "reset":
             statistics = torch.zeros_like(scores), torch.zeros_like(scores)
-        return select_slate(config, scores, similarity, *statistics)
+        return select_slate(config, scores, similarity, *statistics, side)

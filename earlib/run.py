@@ -32,7 +32,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from papermill.exceptions import PapermillExecutionError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from earlib import datasets, encoders, paths
+from earlib import datasets, encoders, paths, rerankers
 from earlib.config import Config
 from earlib.llm.budget import Ledger, shown
 
@@ -165,7 +165,10 @@ def _check_meaning(name, value, about):
         if not value.strip():
             raise Unusable(f"{about}: expected the name of a model, or none, got {value!r}")
         return
-    known = {"dataset": datasets.NAMES, "encoder": encoders.REGISTRY, "encoders": encoders.REGISTRY}.get(name)
+    known = {
+        "dataset": datasets.NAMES, "encoder": encoders.REGISTRY, "encoders": encoders.REGISTRY,
+        "rerankers": rerankers.NAMES,
+    }.get(name)  # fmt: skip
     if known is not None:
         if value not in known:
             raise Unusable(f"{about}: expected one of {', '.join(known)}, got {value!r}{datasets.near(value, known)}")

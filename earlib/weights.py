@@ -12,7 +12,7 @@ from earlib import paths
 PATIENCE = 5.0  # seconds that the publisher may take for its first answer
 
 
-def folder(entry, code=False):
+def folder(entry, code=False, fetch=True):
     """Folder of a model's files; the checksums of its weights are verified.
 
     Weights whose checksum is on record may lie anywhere. Weights without one, and code that is to be run, are taken
@@ -25,6 +25,8 @@ def folder(entry, code=False):
         Has `name`, `model`, `revision`, `weights`, `licence` and `package`.
     code : bool
         Whether the publisher's own code is to be run from there.
+    fetch : bool
+        Whether the publisher is asked for files that are not on this machine.
 
     Returns
     -------
@@ -36,6 +38,8 @@ def folder(entry, code=False):
         For weights with another checksum.
     ConnectionError
         If the files are nowhere and the publisher cannot be reached.
+    FileNotFoundError
+        If they are not on this machine and are not to be fetched.
     """
     places = []
     if not code and all(expected for _, expected in entry.weights):
@@ -43,7 +47,7 @@ def folder(entry, code=False):
         module = importlib.util.find_spec(entry.package.replace("-", "_")) if entry.package else None  # not imported
         places += [Path(place) / "model" for place in module.submodule_search_locations] if module else []
     found = next((place for place in places if _complete(place, entry)), None)
-    found = found or _from_publisher(entry, places, code)
+    found = found or _from_publisher(entry, places, code, fetch)
     for name, expected in entry.weights:
         _verify(found / name, expected, entry)
     return found
@@ -65,7 +69,7 @@ def _complete(place, entry):
     return all((place / name).is_file() for name in ["config.json", *(name for name, _ in entry.weights)])
 
 
-def _from_publisher(entry, places, code):
+def _from_publisher(entry, places, code, fetch):
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -79,6 +83,8 @@ def _from_publisher(entry, places, code):
             return kept
     except LocalEntryNotFoundError:
         pass
+    if not fetch:
+        raise FileNotFoundError(f"{entry.name}: {entry.model} is not on this machine. {_next_step(entry, places)}")
     try:
         in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE), PATIENCE)
         print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)

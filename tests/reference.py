@@ -73,8 +73,12 @@ def top(values, s) -> list[int]:
 # ---------------------------------------------------------------------------------------------- Exploratory Reflection
 
 
-def explorer_slate(config: Config, z, gram, counts, means) -> list[int]:
-    """Algorithm 2, lines 1 to 14: one slate from scores z [K], similarities [K, K], pulls N_i and means mu_i."""
+def explorer_slate(config: Config, z, gram, counts, means, p=None) -> list[int]:
+    """Algorithm 2, lines 1 to 14: one slate from scores z [K], similarities [K, K], pulls N_i and means mu_i.
+
+    p [K]: scores of a reranker, side information whose term in Eq. 7 is not the paper's; by default none.
+    """
+    p = [0.0] * len(z) if p is None else p.tolist()
     z, gram, K = z.tolist(), gram.tolist(), len(z)
     slate = []  # line 1
     if config.statistics == "reset":  # lines 2-3, at every call
@@ -87,13 +91,14 @@ def explorer_slate(config: Config, z, gram, counts, means) -> list[int]:
             D = max((gram[i][ell] for ell in slate), default=0.0)  # line 8, Eq. 6
             U = means[i] + config.ucb * math.sqrt(math.log(1 + N) / (1 + counts[i]))  # line 9, Eq. 5
             A[i] = config.relevance * z[i] - config.diversity * D + config.exploration * U  # Eq. 7
+            A[i] += config.side * p[i]
         best = max(pool, key=A.get)  # line 11, Eq. 8; of equal ones the lowest index
         slate.append(best)  # line 12
         pool.remove(best)  # line 13
     return slate
 
 
-def explore(config: Config, z, gram, ask, rounds=None, readable=None):
+def explore(config: Config, z, gram, ask, rounds=None, readable=None, p=None):
     """Exploratory Reflection: Algorithm 2 over T rounds.
 
     Parameters
@@ -102,6 +107,7 @@ def explore(config: Config, z, gram, ask, rounds=None, readable=None):
     ask : function (t, slate) -> s citations in {-1, +1}
     rounds : T, by default the configuration's
     readable : bool [T][s], citations that could be read; by default all
+    p : scores of a reranker [K], as in explorer_slate
 
     Returns
     -------
@@ -110,7 +116,7 @@ def explore(config: Config, z, gram, ask, rounds=None, readable=None):
     counts, means = [0] * len(z), [0.0] * len(z)
     slates, citations = [], []
     for t in range(config.rounds if rounds is None else rounds):
-        slate = explorer_slate(config, z, gram, counts, means)  # lines 1-14
+        slate = explorer_slate(config, z, gram, counts, means, p)  # lines 1-14
         y = ask(t, slate)  # line 15
         for j, i in enumerate(slate):  # line 16
             if readable is None or readable[t][j]:
@@ -245,13 +251,13 @@ def replay_reward(config: Config, y_bar, i):
 # ---------------------------------------------------------------------------------------------- Assimilating Reflection
 
 
-def current_query(config: Config, W_q, W_m, n, query, memories, gold, uniforms, global_rate, readable):
+def current_query(config: Config, W_q, W_m, n, query, memories, gold, uniforms, global_rate, readable, p):
     """Algorithm 3, lines 1 to 12: slates, citations, L_cur and the experience of the query at position n."""
     z, gram = scores(*adapt(config, W_q, W_m, query, memories))  # line 1
     ask = critic(config, gold, uniforms["u_critic"][n], global_rate)  # line 5
     noise = [None] * config.rounds
     if config.training_slates == "explorer":  # lines 3-6
-        slates, citations, _, _ = explore(config, z.detach(), gram, ask, readable=readable)
+        slates, citations, _, _ = explore(config, z.detach(), gram, ask, readable=readable, p=p)
     else:
         slates, citations = [], []
         for t in range(config.rounds):
@@ -305,7 +311,7 @@ def update(config: Config, state, weights, gradients):
 
 
 def train(
-    config: Config, queries, memories, gold, order, uniforms, W_q, W_m, global_rate=None, readable=None
+    config: Config, queries, memories, gold, order, uniforms, W_q, W_m, global_rate=None, readable=None, side=None
 ) -> Trajectory:
     """Train one replica: Algorithm 3 for every query in turn, one update a batch.
 
@@ -321,6 +327,7 @@ def train(
         The start.
     global_rate : float, with errors = "global"
     readable : bool [positions, T, s], citations that could be read; by default all
+    side : tensor [N, K], scores of a reranker; by default none
     """
     out, buffer, weights, state = Trajectory(), [], (W_q, W_m), None
     cost = 2 * (1 + memories.shape[1]) * queries.shape[1] ** 2  # 1 + K vectors, forward and weight gradient
@@ -330,7 +337,8 @@ def train(
         for n, x in list(enumerate(order))[start : start + config.batch_size]:
             mask = None if readable is None else readable[n].tolist()
             slates, citations, L_cur, e = current_query(
-                config, W_q, W_m, n, queries[x], memories[x], gold[x], uniforms, global_rate, mask
+                config, W_q, W_m, n, queries[x], memories[x], gold[x], uniforms, global_rate, mask,
+                None if side is None else side[x],
             )
             pool = buffer + ([e] if config.replay_current else [])  # r < n: those of earlier batches
             chosen, replay_slates, L_rep = replay(config, W_q, W_m, n, queries[x], pool, uniforms)
@@ -360,7 +368,7 @@ def train(
 
 
 def retrieve(
-    config: Config, W_q, W_m, query, memories, gold, u_critic, explorer: bool, global_rate=None, u_slate=None
+    config: Config, W_q, W_m, query, memories, gold, u_critic, explorer: bool, global_rate=None, u_slate=None, p=None
 ) -> list[int]:
     """The slate of one query at test time ("Training and Inference").
 
@@ -370,6 +378,7 @@ def retrieve(
     u_critic : [T, K], or [T - 1, K] where S^(T) is returned; needed with the Explorer only
     explorer : Explorer-assisted, or adapter-only
     u_slate : [K], needed with test_noise only
+    p : scores of a reranker [K], as in explorer_slate
     """
     z, gram = scores(*adapt(config, W_q, W_m, query, memories))
     if not explorer:  # S^adapter = TopS z_i
@@ -377,8 +386,8 @@ def retrieve(
         return top([z_i + g_i for z_i, g_i in zip(z.tolist(), g, strict=True)], config.slate_size)
     ask = critic(config, gold, u_critic, global_rate)
     if config.test_slate == "before":  # S^EAR = S^(T), after T - 1 critic calls
-        _, _, counts, means = explore(config, z, gram, ask, rounds=config.rounds - 1)
-        return explorer_slate(config, z, gram, counts, means)
-    _, _, _, means = explore(config, z, gram, ask)  # after all T: cited first
+        _, _, counts, means = explore(config, z, gram, ask, rounds=config.rounds - 1, p=p)
+        return explorer_slate(config, z, gram, counts, means, p)
+    _, _, _, means = explore(config, z, gram, ask, p=p)  # after all T: cited first
     by_score = top(z.tolist(), len(z))
     return ([i for i in by_score if means[i] > 0] + [i for i in by_score if means[i] <= 0])[: config.slate_size]

@@ -12,6 +12,7 @@ from earlib import draws
 from earlib.adapter import Adapter
 from earlib.config import VARIANTS, Config
 from earlib.critic import SimulatedCritic
+from earlib.explorer import select_slate
 from earlib.learner import Learner
 
 SMALL = {"depth": 8, "slate_size": 3, "rounds": 3, "replay_size": 3, "batch_size": 2, "learning_rate": 0.02}
@@ -56,6 +57,9 @@ OPTIONS = {
     "random slates": {"training_slates": "random"},
     "all candidates": {"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0},
     "shuffled citations": {"errors": "shuffled"},
+    "side information": {"side": 0.4},
+    "side information above all": {"side": 5.0, "test_slate": "after"},
+    "side information, statistics reset": {"side": 0.2, "statistics": "reset"},
 }
 
 
@@ -66,7 +70,8 @@ def problem(seed, queries=30, memories=60, depth=8, width=8, dtype=torch.float64
     query = torch.nn.functional.normalize(torch.randn(queries, width, generator=rng, dtype=dtype), dim=-1)
     index = torch.stack([torch.randperm(memories, generator=rng)[:depth] for _ in range(queries)])
     gold = torch.rand(queries, depth, generator=rng) < 0.2
-    return SimpleNamespace(query=query, bank=bank, index=index, gold=gold)
+    side = torch.rand(queries, depth, generator=rng, dtype=dtype)
+    return SimpleNamespace(query=query, bank=bank, index=index, gold=gold, side=side)
 
 
 def orders(seeds, queries, length):
@@ -97,7 +102,7 @@ def both(config, found, seeds, order, readable=None):
     plain = [
         reference.train(
             config, found.query, found.bank[found.index], told[r], order[r].tolist(), named(uniforms, r), *start[r],
-            global_rate=rates[r], readable=None if readable is None else readable[r],
+            global_rate=rates[r], readable=None if readable is None else readable[r], side=found.side,
         )
         for r in range(len(seeds))
     ]
@@ -154,7 +159,7 @@ def test_trajectory_is_the_reference_s(name):
             for x in range(len(found.query)):
                 expected = reference.retrieve(
                     config, *plain[r].weights[-1], found.query[x], found.bank[found.index[x]], told[r, x],
-                    noise.critic[r, x], explorer, rates[r], noise.slate[r, x, 0],
+                    noise.critic[r, x], explorer, rates[r], noise.slate[r, x, 0], found.side[x],
                 )
                 assert slates[r, x].tolist() == expected
 
@@ -176,6 +181,7 @@ FIELDS = {
     "batch_size": st.integers(1, 5),
     "init": st.sampled_from(["zero", "normal"]),
     "slate_size": st.integers(1, 8),
+    "side": st.sampled_from([0.0, 0.3, 2.0]),
 }
 
 
@@ -247,3 +253,37 @@ def test_an_untrained_adapter_ranks_as_the_retriever():
     queries = torch.arange(len(found.query))[None]
     expected = similarity.argsort(-1, descending=True)[None, :, : SMALL["slate_size"]]
     assert torch.equal(learner.retrieve(queries), expected)
+
+
+def test_side_information_without_weight_changes_no_bit():
+    config, seeds = Config(**SMALL), (0, 1)
+    found = problem(5, dtype=torch.float32)
+    order = orders(seeds, len(found.query), 40)
+
+    def train(side):
+        candidates = SimpleNamespace(**{**vars(found), "side": side})
+        learner = Learner(config, candidates, SimulatedCritic(config, found.gold), seeds)
+        slates = torch.cat([step.exploration.slates for step in learner.train(order)], 1)
+        queries = torch.arange(len(found.query)).expand(len(seeds), -1)
+        return slates, learner.retrieve(queries, explorer=True), learner.adapter.W_q, learner.adapter.W_m
+
+    without = train(None)
+    for side in (found.side, torch.full_like(found.side, torch.nan)):
+        assert all(torch.equal(one, other) for one, other in zip(train(side), without, strict=True))
+
+
+def test_side_information_enters_the_value_of_a_candidate():
+    """Eq. 7 by hand: nothing shown yet and nothing similar, so that the slate is the order of its first two terms."""
+    config = Config(**{**SMALL, "slate_size": 4, "relevance": 0.4, "side": 0.7, "diversity": 0.0})
+    z, p = torch.tensor([0.9, 0.1, 0.5, 0.3]), torch.tensor([0.0, 1.0, 0.2, 0.6])
+    value = [0.4 * 0.9, 0.4 * 0.1 + 0.7, 0.4 * 0.5 + 0.14, 0.4 * 0.3 + 0.42]
+    nothing = torch.zeros(4)
+    slate = select_slate(config, z, torch.eye(4), nothing, nothing, p)
+    assert slate.tolist() == sorted(range(4), key=lambda i: -value[i]) == [1, 3, 0, 2]
+    assert select_slate(config.model_copy(update={"side": 0.0}), z, torch.eye(4), nothing, nothing, p)[0] == 0
+
+
+def test_a_weight_without_scores_is_refused():
+    found = SimpleNamespace(**{**vars(problem(5)), "side": None})
+    with pytest.raises(ValueError, match=r"lambda_side = 0.3\): the candidates carry no scores; name a reranker"):
+        Learner(Config(**SMALL, side=0.3), found, None, (0,))

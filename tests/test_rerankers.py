@@ -1,0 +1,387 @@
+"""MonoT5: scores as transformers computes them, on a tiny T5 made here; and side information for the Explorer."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
+
+from earlib import candidates, experiment, rerankers
+from earlib.experiment import Setting
+from earlib.rerankers import Reranker, score
+
+WORDS = ["Query:", "Document:", "Relevant:", "true", "false", "red", "green", "blue", "cat", "dog", "runs", "nan"]
+PAIRS = [
+    ("red cat", "green dog runs"), ("red cat", ""), ("", "dog"), ("", ""), ("red cat", "green dog runs"),
+    ("blue dog", "Document: red Relevant: true  cat\n\tsleeps"), ("dog", "cat abc " * 9),
+]  # fmt: skip
+ROOT = Path(rerankers.__file__).parent.parent
+# What a child process runs first: the same registry entry as here.
+PRELUDE = """
+import json, os, sys
+from earlib import rerankers
+entry = json.loads(os.environ["ENTRY"])
+for name in ("prompt", "answers"):
+    entry[name] = tuple(entry[name])
+entry["weights"] = tuple(map(tuple, entry["weights"]))
+rerankers.REGISTRY["tiny"] = rerankers.Reranker(**entry)
+"""
+
+
+def vocabulary(words):
+    """A SentencePiece file as T5's publishers give it: their normalisation, our words and letters."""
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["abc"]), model_writer=trained, vocab_size=80, hard_vocab_limit=False, pad_id=0,
+        eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    model = sentencepiece_model_pb2.ModelProto.FromString(trained.getvalue())
+    del model.pieces[3:]
+    for word in words:
+        model.pieces.add(piece=f"\N{LOWER ONE EIGHTH BLOCK}{word}", score=-1.0)
+    for letter in "\N{LOWER ONE EIGHTH BLOCK}abcdefghijklmnopqrstuvwxyz:.,'?0123456789":
+        model.pieces.add(piece=letter, score=-9.0)
+    return model.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """Folder of a tiny T5 with random weights; the token "nan" has a NaN embedding."""
+    from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-t5"
+    folder.mkdir()
+    (folder / "spiece.model").write_bytes(vocabulary(WORDS))
+    tokenizer = T5Tokenizer.from_pretrained(folder)
+    shape = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "initializer_factor": 1.0}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **shape))
+    with torch.no_grad():
+        model.shared.weight[tokenizer.convert_tokens_to_ids("\N{LOWER ONE EIGHTH BLOCK}nan")] = float("nan")
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny(checkpoint, tmp_path, monkeypatch):
+    """The tiny reranker in the registry, its files in the search path, an empty cache, no network."""
+    weights = hashlib.sha256((checkpoint / "model.safetensors").read_bytes()).hexdigest()
+    entry = Reranker(
+        name="tiny", model="nobody/tiny-t5", revision="a" * 40, weights=(("model.safetensors", weights),),
+        licence="none", max_length=64,
+    )  # fmt: skip
+    monkeypatch.setitem(rerankers.REGISTRY, "tiny", entry)
+    monkeypatch.setenv("EARLIB_MODELS", str(checkpoint.parent))
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
+    return entry
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Lists the files of the score cache."""
+    return lambda: sorted((tmp_path / "cache" / "scores").glob("*"))
+
+
+def child(entry, code, **environment):
+    """Run Python code in a process of its own, with the same registry entry."""
+    variables = {**os.environ, "ENTRY": json.dumps(dataclasses.asdict(entry)), "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-c", PRELUDE + code]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+
+
+def directly(folder, prompt):
+    """Log-probability of "true" beside "false", one prompt at a time, by what the library offers anyone."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    inputs = tokenizer(prompt, return_tensors="pt")
+    with torch.no_grad():
+        first = model.generate(
+            **inputs, max_new_tokens=1, do_sample=False, output_logits=True, return_dict_in_generate=True
+        )
+    true, false = (first.logits[0][0, tokenizer(word)["input_ids"][0]].item() for word in ("true", "false"))
+    return -np.logaddexp(0, false - true)
+
+
+def test_scores_are_those_of_the_library(tiny, checkpoint):
+    found = score(PAIRS, "tiny")
+    assert found.dtype == np.float32 and found.shape == (7,) and (found < 0).all()
+    expected = [directly(checkpoint, f"Query: {query} Document: {memory} Relevant:") for query, memory in PAIRS]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert len(set(np.round(expected, 4))) > 4  # the model tells pairs apart
+
+
+texts = st.lists(st.sampled_from([*WORDS[:-1], "?", "abc", "\n"]), max_size=12).map(" ".join)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(texts, texts), max_size=12))
+def test_each_score_belongs_to_its_pair(tiny, pairs):
+    together = score(pairs, "tiny")
+    assert together.shape == (len(pairs),)
+    for pair, one in zip(pairs, together, strict=True):
+        np.testing.assert_allclose(one, score([pair], "tiny")[0], rtol=1e-4, atol=1e-5)
+        assert together[pairs.index(pair)] == one  # equal pairs, equal bits
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts, texts)
+def test_the_parts_of_a_prompt_have_the_tokens_of_the_whole(tiny, query, memory):
+    entry = dataclasses.replace(tiny, max_length=512)
+    tokenizer, _ = rerankers._model(tiny, "cpu")
+    whole = tokenizer(f"Query: {query} Document: {memory} Relevant:")["input_ids"]
+    assert rerankers._inputs(entry, tokenizer, [(query, memory)]) == [whole]
+
+
+def test_many_pairs_keep_their_order_over_chunks(tiny):
+    pairs = [(f"cat {i % 5}", "dog " * (i * 7 % 23) + str(i)) for i in range(2 * rerankers.BLOCK + 5)]
+    found = score(pairs, "tiny")
+    for number in (0, 511, 512, 800, len(pairs) - 1):
+        np.testing.assert_allclose(found[number], score([pairs[number]], "tiny")[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_long_memory_keeps_what_is_asked(tiny, checkpoint):
+    (long,) = rerankers._inputs(tiny, rerankers._model(tiny, "cpu")[0], [("red cat", "dog runs " * 1200)])
+    tokenizer, _ = rerankers._model(tiny, "cpu")
+    words = tokenizer.convert_ids_to_tokens(long)
+    bare = [word.lstrip("\N{LOWER ONE EIGHTH BLOCK}") for word in words]
+    assert len(long) == tiny.max_length and bare[:4] == ["Query:", "red", "cat", "Document:"]
+    assert bare[-2:] == ["Relevant:", "</s>"] and bare[4:-2] == (["dog", "runs"] * 40)[: len(bare) - 6]
+    assert len("dog runs " * 1200) > 10_000
+    read = " ".join(bare[4:-2])
+    expected = directly(checkpoint, f"Query: red cat Document: {read} Relevant:")
+    assert score([("red cat", "dog runs " * 1200)], "tiny")[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_long_question_leaves_half_of_the_room_to_the_memory(tiny):
+    tokenizer, _ = rerankers._model(tiny, "cpu")
+    (ids,) = rerankers._inputs(tiny, tokenizer, [("red " * 5000, "dog " * 5000)])
+    words = [word.lstrip("\N{LOWER ONE EIGHTH BLOCK}") for word in tokenizer.convert_ids_to_tokens(ids)]
+    assert words == ["Query:", *["red"] * 32, "Document:", *["dog"] * 28, "Relevant:", "</s>"]
+
+
+def test_the_cache_serves_without_the_model(tiny, tmp_path, kept):
+    found = score(PAIRS, "tiny")
+    code = f"""
+found = rerankers.score({PAIRS!r}, "tiny")
+print([name for name in ("torch", "transformers") if name in sys.modules], found.tobytes().hex())
+"""
+    done = child(tiny, code, EARLIB_MODELS=str(tmp_path / "nowhere"))
+    assert (done.stdout.split(), done.stderr) == (["[]", found.tobytes().hex()], "")
+    assert len(kept()) == 1
+
+
+def test_whatever_decides_a_score_is_another_file(tiny, kept, monkeypatch):
+    prints = {rerankers.fingerprint("tiny")}
+    score(PAIRS, "tiny")
+    for name, value in {"max_length": 32, "prompt": ("Query:", "Document:", "true"), "answers": ("red", "cat")}.items():
+        monkeypatch.setitem(rerankers.REGISTRY, "tiny", dataclasses.replace(tiny, **{name: value}))
+        score(PAIRS, "tiny")
+        prints.add(rerankers.fingerprint("tiny"))
+    monkeypatch.setitem(rerankers.REGISTRY, "tiny", tiny)
+    for pairs in (PAIRS[::-1], PAIRS[1:], [("red", "cat green")], [("red cat", "green")]):
+        score(pairs, "tiny")
+    monkeypatch.setattr(rerankers, "VERSION", rerankers.VERSION + 1)
+    score(PAIRS, "tiny")
+    assert len(prints) == 4 and len(kept()) == 9
+
+
+def test_a_killed_run_goes_on_from_its_blocks(tiny, kept):
+    pairs = [(f"cat {i}", "dog " * (i % 7)) for i in range(2 * rerankers.BLOCK + 9)]
+    code = f"""
+compute, calls = rerankers._compute, []
+def once(*block):
+    calls.append(block) if not calls else os.kill(os.getpid(), 9)
+    return compute(*block)
+rerankers._compute = once
+rerankers.score({pairs!r}, "tiny")
+"""
+    assert child(tiny, code).returncode == -9
+    (first,) = kept()
+    made = first.stat().st_mtime_ns
+    found = score(pairs, "tiny")
+    assert len(kept()) == 3 and first.stat().st_mtime_ns == made
+    for number in (0, rerankers.BLOCK - 1, rerankers.BLOCK, len(pairs) - 1):
+        np.testing.assert_allclose(found[number], score([pairs[number]], "tiny")[0], rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_no_flipped_bit_reaches_the_scores(tiny, kept, place, bit):
+    found = score(PAIRS, "tiny")
+    (path,) = kept()
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert (score(PAIRS, "tiny") == found).all()
+
+
+def test_a_kill_in_mid_write_leaves_no_broken_file(tiny, kept):
+    code = f"os.fsync = lambda file: os.kill(os.getpid(), 9)\nrerankers.score({PAIRS!r}, 'tiny')"
+    assert child(tiny, code).returncode == -9
+    assert [path.suffix for path in kept()] != [] and not [path for path in kept() if path.suffix == ".safetensors"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (score(PAIRS, "tiny") == score(PAIRS, "tiny")).all()
+
+
+def test_a_score_that_is_no_number_is_named(tiny, kept):
+    with pytest.raises(ValueError, match=r"reranker tiny: the score of question 'red cat' and memory 'dog nan runs'"):
+        score([("red cat", "dog"), ("red cat", "dog nan runs"), ("red", "a much longer memory than that")], "tiny")
+    assert kept() == []
+
+
+def test_other_weights_are_named(tiny, checkpoint, tmp_path, monkeypatch):
+    folder = tmp_path / "tiny-t5"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path))
+    rerankers._model.cache_clear()  # what is loaded was verified when it was
+    with pytest.raises(ValueError) as error:
+        score(PAIRS, "tiny")
+    expected, found = tiny.weights[0][1], hashlib.sha256(b"other weights").hexdigest()
+    assert all(part in str(error.value) for part in (str(folder / "model.safetensors"), "tiny", expected, found))
+
+
+def test_an_answer_of_several_tokens_is_refused(tiny, checkpoint, tmp_path, monkeypatch):
+    folder = tmp_path / "tiny-t5"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_bytes((checkpoint / name).read_bytes())
+    (folder / "spiece.model").write_bytes(vocabulary([word for word in WORDS if word != "false"]))
+    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path))
+    rerankers._model.cache_clear()
+    with pytest.raises(ValueError, match=r"tiny: expected the answer 'false' to be one token, found \[.*'l', 's'.*\]"):
+        score(PAIRS, "tiny")
+    (folder / "spiece.model").unlink()  # the library then makes a vocabulary of its own, without a word
+    rerankers._model.cache_clear()
+    with pytest.raises(ValueError, match="expected the answer 'true' to be one token"):
+        score(PAIRS, "tiny")
+    rerankers._model.cache_clear()
+
+
+def test_bad_arguments(tiny):
+    with pytest.raises(ValueError, match="unknown reranker 'mono-t5'.*did you mean 'monot5'"):
+        score(PAIRS, "mono-t5")
+    with pytest.raises(TypeError, match=r"texts\[1\]: expected a string, found int '7'"):
+        score([("a", 7)], "tiny")
+    assert score([], "tiny").shape == (0,)
+
+
+def test_what_is_not_at_hand_is_told_without_asking_the_publisher(tiny, tmp_path, monkeypatch):
+    assert rerankers.absent("tiny") is None and rerankers.absent("bm25") is None
+    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert rerankers.absent("tiny") == f"weights not at hand: nobody/tiny-t5 at {'a' * 12}"
+
+
+def test_parameters_are_counted_without_loading(tiny, checkpoint):
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+    assert rerankers.size("tiny") == sum(weight.numel() for weight in model.parameters())
+    assert rerankers.size("bm25") == 0
+
+
+def test_progress_in_plain_lines_and_none_from_the_cache(tiny, capsys):
+    pairs = [(f"{i}", "dog") for i in range(2 * rerankers.BLOCK)]
+    score(pairs, "tiny")
+    lines = capsys.readouterr().err.strip().split("\n")
+    told = [f"scoring with tiny: {done} of 1,024 pairs" for done in ("512", "1,024")]
+    assert [line.rsplit(",", 1)[0] for line in lines] == told
+    score(pairs, "tiny")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_scores_as_the_processor(tiny, tmp_path, monkeypatch):
+    expected = score(PAIRS, "tiny")
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "other"))
+    np.testing.assert_allclose(score(PAIRS, "tiny", "cuda"), expected, rtol=1e-4, atol=1e-5)
+
+
+# -- side information --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def toy():
+    return experiment.benchmark("toy"), experiment.candidates("toy", "minilm", 20)
+
+
+def test_probabilities_stand_beside_their_candidates(tiny, toy):
+    benchmark, found = toy
+    side = candidates.with_side(benchmark, found, "tiny").side
+    assert side.shape == found.index.shape and (side > 0).all() and (side < 1).all()
+    for number, place in ((0, 0), (3, 19), (len(found.query) - 1, 7)):
+        memory = benchmark.memories[found.index[number, place]].text
+        expected = np.exp(score([(benchmark.asked[number].text, memory)], "tiny")[0])
+        assert side[number, place].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_words_score_candidates_as_they_rank_memories(toy):
+    benchmark, found = toy
+    for store in ("dialogue", "both"):
+        of_store = experiment.candidates("toy", "minilm", 20, store)
+        side = candidates.word_scores(benchmark, of_store, store)
+        assert side.min() == 0 and ((side.max(1).values == 1) | (side == 0).all(1)).all()
+        ranked = candidates.by_words(benchmark, of_store, 5, store).index
+        for number in range(0, len(side), 17):
+            first = [row for row in ranked[number].tolist() if row in of_store.index[number].tolist()]
+            places = [of_store.index[number].tolist().index(row) for row in first]
+            scored = side[number, places].tolist()
+            assert scored == sorted(scored, reverse=True)  # the best of all memories are the best of the candidates
+            rest = np.delete(side[number].numpy(), places)
+            assert not first or len(first) < 5 or min(scored) >= rest.max()
+
+
+def test_candidates_of_another_ranking_have_no_side_information(toy):
+    benchmark, found = toy
+    with_words = candidates.with_side(benchmark, found, "bm25")
+    assert with_words.fingerprint() != found.fingerprint()
+    assert candidates.by_words(benchmark, with_words, 20).side is None
+
+
+SMALL = {"dataset": "toy", "seeds": 2, "train_queries": 24}
+
+
+def test_a_whole_experiment_with_side_information(tiny, monkeypatch):
+    """EAR on a reranker's scores, on that of no weight, and the reranker alone, from the registry to the measures."""
+    monkeypatch.setitem(rerankers.REGISTRY, "monot5", dataclasses.replace(tiny, name="monot5"))
+    setting = Setting(**SMALL)
+    ear, queries, slates = experiment.run_variant(setting, "ear")
+    for name in ("monot5_ear", "bm25_ear"):
+        without = experiment.run_variant(setting, name, side=0.0)
+        np.testing.assert_array_equal(without.slates, slates)
+        with_side = experiment.run_variant(setting, name)
+        assert not np.array_equal(with_side.slates, slates) and np.array_equal(with_side.queries, queries)
+    only = experiment.run_variant(setting, "monot5_ear", side=1e6, diversity=0.0, exploration=0.0, relevance=0.0)
+    alone = experiment.run_control(setting, "monot5")
+    np.testing.assert_array_equal(only.slates, alone.slates)  # with nothing but its scores, EAR is the reranker
+    side = experiment.candidates_of(Setting(**SMALL, reranker="monot5"), 20).side.numpy()
+    scored = np.take_along_axis(side[queries], alone.slates, -1)
+    assert (np.diff(scored) <= 0).all() and np.array_equal(scored[..., 0], side[queries].max(-1))
+
+
+def test_words_alone_rank_the_candidates():
+    setting = Setting(**SMALL)
+    values, queries, slates = experiment.run_control(setting, "bm25_reranked")
+    side = experiment.candidates_of(Setting(**SMALL, reranker="bm25"), 20).side.numpy()
+    np.testing.assert_array_equal(slates, np.argsort(-side[queries], axis=-1, kind="stable")[..., :5])
+    ceiling = experiment.run_control(setting, "ceiling").values
+    assert (values[0] <= ceiling[0])[~np.isnan(values[0])].all()
