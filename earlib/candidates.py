@@ -9,7 +9,7 @@ import bm25s
 import numpy as np
 import torch
 
-from earlib import rerankers
+from earlib import draws, rerankers
 from earlib.datasets import ADVERSARIAL, near
 from earlib.encoders import encode
 from earlib.ranking import best
@@ -85,6 +85,38 @@ class Candidates:
                 plain = {key: count.tolist() for key, count in value.items()} if isinstance(value, dict) else value
                 digest.update(json.dumps([name, plain]).encode())
         return digest.hexdigest()
+
+    def rotated(self, width, seed=0):
+        """The same candidates with all embeddings in another space, whose axes have nothing to do with the encoder's.
+
+        x becomes Q x with a random Q of orthonormal columns, the Q of a Gaussian matrix, signs included, so that no
+        direction is preferred. Scores stay what they are up to rounding; products are summed in float64 for that.
+
+        Parameters
+        ----------
+        width : int
+            Dimensions of that space, d or more.
+        seed : int
+            Of the random map.
+
+        Returns
+        -------
+        Candidates
+
+        Raises
+        ------
+        ValueError
+            If the width is below d: no map into fewer dimensions keeps all scores.
+        """
+        d = self.query.shape[1]
+        if width < d:
+            raise ValueError(f"width = {width}: expected at least {d}, the width of the embeddings")
+        gaussian = torch.from_numpy(draws.generator(seed, "rotation").normal(size=(width, d)))
+        orthonormal, triangle = torch.linalg.qr(gaussian)
+        orthonormal *= triangle.diagonal().sign()  # of a QR alone, signs depend on the algorithm
+        turned = (embeddings.double() @ orthonormal.T for embeddings in (self.query, self.bank))
+        query, bank = (embeddings.to(self.bank.dtype) for embeddings in turned)
+        return replace(self, query=query, bank=bank)
 
 
 def top_k(query, bank, k):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-PURPOSES = ("train", "test", "start", "errors")  # the position is part of the generator's key: append only
+PURPOSES = ("train", "test", "start", "errors", "rotation")  # the position is part of the generator's key: append only
 
 
 class Uniforms(NamedTuple):

@@ -49,6 +49,7 @@ class Setting(Checked):
     seeds: int = Field(3, description="seeds 0 to seeds - 1", ge=1)
     captions: bool = Field(True, description="the text of a turn tells the caption of the picture shared in it")
     dates: bool = Field(False, description="the text of a turn begins with its date")
+    width: int | None = Field(None, description="dimensions into which embeddings are rotated; None: as encoded", ge=1)
     train_queries: int | None = Field(None, description="training queries seen; all if None", ge=1)
     epochs: int = Field(1, description="passes over the training queries", ge=1)
     evaluate_every: int | None = Field(None, description="training queries between evaluations; None: at the end", ge=1)
@@ -113,15 +114,22 @@ def scopes(dataset):
     return np.unique([query.scope for query in benchmark(dataset).asked], return_inverse=True)[1]
 
 
+@lru_cache(maxsize=2)
+def _rotated(found, width):
+    return found.rotated(width)
+
+
 @lru_cache(maxsize=4)
 def _with_side(found, reranker, dataset, store, captions, dates, device):
     return first_stage.with_side(benchmark(dataset, captions, dates), found, reranker, store, device)
 
 
 def candidates_of(setting, depth):
-    """First-stage candidates of a setting, as `candidates`, with the side information that it asks for."""
+    """First-stage candidates of a setting, as `candidates`, with the width and side information that it asks for."""
     of_text = setting.store, setting.captions, setting.dates
     found = candidates(setting.dataset, setting.encoder, depth, *of_text, setting.device)
+    if setting.width is not None:
+        found = _rotated(found, setting.width)
     if setting.reranker == "none":
         return found
     return _with_side(found, setting.reranker, setting.dataset, *of_text, setting.device)

@@ -1,0 +1,90 @@
+"""Embeddings rotated into more dimensions: the same scores; under a plain gradient step the same learning."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_devices import found  # noqa: F401 (fixture)
+from torch.nn.functional import normalize
+
+from earlib import evaluate, experiment
+from earlib.candidates import Candidates
+from earlib.config import VARIANTS, Config
+from earlib.critic import SimulatedCritic
+from earlib.experiment import Setting
+from earlib.learner import Learner
+
+SEEDS = (0, 1)
+TRAINED = [name for name, variant in VARIANTS.items() if variant.learns]
+
+
+@given(st.integers(1, 12), st.integers(0, 40), st.integers(0, 5))
+def test_scores_stay_and_candidates_too(d, more, seed):
+    rng = torch.Generator().manual_seed(seed)
+    query, bank = (normalize(torch.randn(n, d, generator=rng, dtype=torch.float64), dim=-1) for n in (5, 9))
+    index = (query @ bank.T).topk(4).indices
+    plain = Candidates(query, bank, index, index == 0, torch.ones(5, dtype=torch.int64), (), (), (), ())
+    turned = plain.rotated(d + more, seed)
+    assert turned.query.shape == (5, d + more) and turned.bank.shape == (9, d + more)
+    torch.testing.assert_close(turned.query @ turned.bank.T, query @ bank.T, rtol=0, atol=1e-12)
+    assert turned.index is plain.index and turned.gold is plain.gold
+
+
+def test_the_map_prefers_no_axis_and_is_its_seeds_own(found):  # noqa: F811
+    turned = found.rotated(256)
+    again, other = found.rotated(256), found.rotated(256, seed=1)
+    assert (turned.bank == again.bank).all() and not torch.allclose(turned.bank, other.bank)
+    assert turned.bank.square().mean(0).max() < 20 / 256  # the weight of a row is spread over all axes
+
+
+def test_fewer_dimensions_are_refused(found):  # noqa: F811
+    with pytest.raises(ValueError, match="width = 31: expected at least 32, the width of the embeddings"):
+        found.rotated(31)
+
+
+def learned(found, name, optimizer):  # noqa: F811
+    """Steps of a variant in float64, its slates for the other questions, and the learner."""
+    rate = {"sgd": 1.0, "adam": 0.001}[optimizer]  # large enough that the plain step moves slates, too
+    config = Config(**VARIANTS[name].changes, optimizer=optimizer, learning_rate=rate)
+    order = torch.stack([torch.from_numpy(np.random.default_rng(seed).permutation(120)) for seed in SEEDS])
+    learner = Learner(config, found, SimulatedCritic(config, found.gold), SEEDS, torch.float64)
+    steps = list(learner.train(order[:, :80]))
+    slates = learner.retrieve(order[:, 80:], VARIANTS[name].explorer)
+    return steps, slates, evaluate.measure(found, order[:, 80:], slates), learner
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "shuffled_citations"])
+def test_the_plain_gradient_step_learns_the_same_update_by_update(found, name):  # noqa: F811
+    plain, turned = learned(found, name, "sgd"), learned(found.rotated(96), name, "sgd")
+    for a, b in zip(plain[0], turned[0], strict=True):
+        assert (a.exploration.slates == b.exploration.slates).all() and (a.replayed == b.replayed).all()
+        torch.testing.assert_close(a.current_loss, b.current_loss, rtol=0, atol=1e-9)
+        torch.testing.assert_close(a.replay_loss, b.replay_loss, rtol=0, atol=1e-9)
+    assert (plain[1] == turned[1]).all() and np.array_equal(plain[2], turned[2])
+    assert plain[3].adapter.W_q.abs().max() > 1e-3  # and it did learn
+
+
+def test_under_adam_the_step_depends_on_the_axes(found):  # noqa: F811
+    plain, turned = learned(found, "ear_adapter", "adam"), learned(found.rotated(96), "ear_adapter", "adam")
+    parted = [(a.current_loss - b.current_loss).abs().max() for a, b in zip(plain[0], turned[0], strict=True)]
+    assert parted[0] < 1e-9 < 1e-5 < parted[-1]
+
+
+def test_a_setting_asks_for_a_width_and_its_run_is_another(monkeypatch, tmp_path):
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
+    narrow, wide = Setting(dataset="toy", seeds=1, train_queries=8), Setting(dataset="toy", seeds=1, width=400)
+    wide = wide.model_copy(update={"train_queries": 8})
+    assert experiment.candidates_of(wide, 20).bank.shape[1] == 400
+    sgd = Config(optimizer="sgd")
+    assert np.array_equal(experiment.run(narrow, sgd).adapter, experiment.run(wide, sgd).adapter, equal_nan=True)
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    with pytest.raises(ValueError, match="width = 100: expected at least 384"):
+        experiment.candidates_of(narrow.model_copy(update={"width": 100}), 20)
+
+
+def test_the_dtype_stays(found):  # noqa: F811
+    single = dataclasses.replace(found, query=found.query.float(), bank=found.bank.float()).rotated(64)
+    assert single.query.dtype == single.bank.dtype == torch.float32
