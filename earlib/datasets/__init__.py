@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-NAMES = ("locomo", "toy")  # each a module here with a function load(captions, dates, ...)
+NAMES = ("locomo", "longmemeval", "toy")  # each a module here with a function load(captions, dates, ...)
 ADVERSARIAL = "adversarial"
 
 
@@ -63,12 +63,15 @@ class Benchmark:
         All of them, in the source's order; `asked` leaves the adversarial ones out.
     audit : tuple of Finding
         Malformed or odd entries of the source, each with the repair.
+    shared_sessions : bool
+        Whether scopes share sessions: one of the same name is then the same in all of them.
     """
 
     name: str
     memories: tuple
     queries: tuple
     audit: tuple = ()
+    shared_sessions: bool = False
 
     @property
     def asked(self):
@@ -77,8 +80,13 @@ class Benchmark:
 
     def fingerprint(self):
         """SHA-256 (hex) of all memories and queries, in order; equal exactly when a run would see the same data."""
-        content = json.dumps([self.memories, self.queries], ensure_ascii=True, separators=(",", ":"))
-        return hashlib.sha256(content.encode()).hexdigest()
+        digest, encode = hashlib.sha256(), json.JSONEncoder(separators=(",", ":")).encode
+        for start, rows in ("[[", self.memories), ("],[", self.queries):  # never all of it as one text
+            digest.update(start.encode())
+            for number, row in enumerate(rows):
+                digest.update(f"{',' if number else ''}{encode(row)}".encode())
+        digest.update(b"]]")
+        return digest.hexdigest()
 
 
 def load(name, captions=True, dates=False, **options):
@@ -135,15 +143,25 @@ def statistics(benchmark):
     -------
     dict
         "queries", "with_gold" (those with at least one gold turn), "conversations", "sessions", "turns",
-        "observations" (int each) and "categories" ({category: queries}, the adversarial ones included).
+        "observations" (int each) and "categories" ({category: queries}, the adversarial ones included). Where scopes
+        share sessions, "haystacks" stands for "conversations", sessions and their turns are counted once, however many
+        haystacks hold them, and "haystack_sessions" and "haystack_turns" count them in each.
     """
     turns = [memory for memory in benchmark.memories if memory.store == "dialogue"]
+    scopes, sessions = len({turn.scope for turn in turns}), len({(turn.scope, turn.session) for turn in turns})
+    counted = {"conversations": scopes, "sessions": sessions, "turns": len(turns)}
+    if benchmark.shared_sessions:
+        counted = {
+            "haystacks": scopes,
+            "sessions": len({turn.session for turn in turns}),
+            "turns": len({turn.id.removeprefix(turn.scope) for turn in turns}),
+            "haystack_sessions": sessions,
+            "haystack_turns": len(turns),
+        }
     return {
         "queries": len(benchmark.asked),
         "with_gold": sum(bool(query.gold) for query in benchmark.asked),
-        "conversations": len({turn.scope for turn in turns}),
-        "sessions": len({(turn.scope, turn.session) for turn in turns}),
-        "turns": len(turns),
+        **counted,
         "observations": len(benchmark.memories) - len(turns),
         "categories": dict(Counter(query.category for query in benchmark.queries)),
     }

@@ -34,6 +34,18 @@ FILES = {
         sha256="79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
         licence="CC BY-NC 4.0",
     ),
+    "longmemeval_s_cleaned.json": File(
+        url="https://huggingface.co/datasets/xiaowu0162/longmemeval-cleaned/resolve/"
+        "98d7416c24c778c2fee6e6f3006e7a073259d48f/longmemeval_s_cleaned.json",
+        sha256="d6f21ea9d60a0d56f34a05b609c79c88a451d2ae03597821ea3d5a9678c3a442",
+        licence="MIT",
+    ),
+    "longmemeval_s.json": File(  # its publisher calls it longmemeval_s
+        url="https://huggingface.co/datasets/xiaowu0162/longmemeval/resolve/"
+        "2ec2a557f339b6c0369619b1ed5793734cc87533/longmemeval_s",
+        sha256="08d8dad4be43ee2049a22ff5674eb86725d0ce5ff434cde2627e5e8e7e117894",
+        licence="MIT",
+    ),
 }
 
 

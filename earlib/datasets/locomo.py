@@ -8,13 +8,12 @@ import json
 import re
 from pathlib import Path
 
-from earlib.datasets import Benchmark, Finding, Memory, Query, turn_text
+from earlib.datasets import ADVERSARIAL, Benchmark, Memory, Query, turn_text
 from earlib.datasets.download import fetch
+from earlib.datasets.fields import Fields
 
 FILE = "locomo10.json"
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
-
-_KINDS = {dict: "an object", list: "a list", str: "a text", (str, int, float): "a text or a number", int: "a number"}
 
 
 def load(captions=True, dates=False):
@@ -64,30 +63,13 @@ def parse_evidence(entry):
     return [f"D{int(session)}:{int(turn)}" for session, turn in re.findall(r"D:?([0-9]{1,9}):([0-9]{1,9})", entry)]
 
 
-class _Reader:
-    """What has been read so far; `place` is always where in the file a value lies."""
+class _Reader(Fields):
+    """What has been read so far."""
 
     def __init__(self, path, captions, dates):
-        self.path, self.captions, self.dates = path, captions, dates
-        self.memories, self.queries, self.audit = {}, [], []
-
-    def error(self, place, expected, found):
-        hint = "compare with the publisher's file"
-        return ValueError(f"{self.path}: {place}: expected {expected}, found {found}; {hint}")
-
-    def check(self, value, kind, place):
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.error(place, _KINDS[kind], f"{type(value).__name__} {str(value)[:40]!r}")
-        return value
-
-    def take(self, mapping, key, kind, place):
-        """The value of a key that must be there and of the given type."""
-        if key not in mapping:
-            raise self.error(f"{place}.{key}", _KINDS[kind], "no such key")
-        return self.check(mapping[key], kind, f"{place}.{key}")
-
-    def note(self, place, kind, found, kept):
-        self.audit.append(Finding(place, kind, str(found), str(kept)))
+        super().__init__(path)
+        self.captions, self.dates = captions, dates
+        self.memories, self.queries = {}, []
 
     def add(self, memory, place):
         if memory.id in self.memories:
@@ -183,13 +165,6 @@ class _Reader:
                 kind = "repeated question" if question == questions[earlier] else "question asked in two ways"
                 self.note(place, kind, f"as qa[{earlier}]", "both")
             first.setdefault(text, index)
-            answer = self.answer(question, number, place)
+            told = CATEGORIES[number] != ADVERSARIAL or "answer" in question  # else the dialogue does not say
+            answer = self.answer(question, place) if told else ""
             self.queries.append(Query(f"{scope}/Q{index}", scope, text, answer, CATEGORIES[number], gold))
-
-    def answer(self, question, category, place):
-        if category == 5 and "answer" not in question:  # the right answer is that the dialogue does not say
-            return ""
-        answer = self.take(question, "answer", (str, int, float), place)
-        if not isinstance(answer, str):
-            self.note(f"{place}.answer", "answer is a number", answer, f"the text {str(answer)!r}")
-        return str(answer)
