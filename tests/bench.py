@@ -11,14 +11,18 @@ EAR on 400 training queries, d = 384, K = 20, three seeds side by side:
 The first three are measured on LoCoMo where it can be had, as in the notebooks, and on random unit vectors of its
 size. Questions of one conversation share candidates, which the core adapts once and the transcription each time;
 random candidates share next to none, so that their share of the matrix rate is that of the arithmetic alone.
+
+Beside these, seconds and peak memory of loading a made file of the size of LongMemEval_S, in a process of its own.
 """
 
 import argparse
 import os
 import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import made_longmemeval
 import numpy as np
 import reference
 import torch
@@ -26,6 +30,7 @@ import torch
 from earlib import draws, experiment, latency
 from earlib.config import Config
 from earlib.critic import SimulatedCritic
+from earlib.datasets import longmemeval
 from earlib.experiment import Setting
 from earlib.learner import Learner
 from earlib.llm import answers, local
@@ -129,6 +134,20 @@ def first_stage(options):
         print(f"  ratio retrieval : reading       {found / read:8.2f}     (at most 1.5)")
 
 
+def long_benchmark(options):
+    """Loading of a whole LongMemEval_S, its checksum included."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = made_longmemeval.write(Path(folder) / longmemeval.FILE)
+        runs = [made_longmemeval.measured(path) for _ in range(options.repeat)]
+        size = path.stat().st_size
+    seconds, peak = np.median(runs, axis=0)
+    full = made_longmemeval.FULL
+    told = f"{full.questions} questions, {full.appearances:,} sessions, {full.turns:,} different turns"
+    print(f"LongMemEval_S, made: {told}, {size / 2**20:.0f} MiB; medians of {options.repeat}")
+    print(f"  loading, checksum included      {seconds:8.2f} s   (under 60 s)")
+    print(f"  peak resident memory            {peak / 2**30:8.2f} GiB (under 2 GiB)")
+
+
 def language_model(questions=60):
     """Answers and verdicts of the model that this machine serves, none of them kept from before."""
     setting, panel = Setting(), answers.Panel(local.DEFAULT, local.DEFAULT, questions)
@@ -156,6 +175,7 @@ def main():
     for name, found in problems():
         measure(name, found, options)
     first_stage(options)
+    long_benchmark(options)
 
 
 if __name__ == "__main__":

@@ -118,11 +118,10 @@ class _Reader(Fields):
             raise self.error(f"{place}.question_type", f"one of {', '.join(CATEGORIES)}", repr(category))
         text, asked = (self.take(question, key, str, place) for key in ("question", "question_date"))
         answer = self.answer(question, place)
-        gold = self.haystack(scope, question, place)
+        gold = self.found(scope, self.haystack(scope, question, place), place)
         latest = max(question["haystack_dates"], default="")
         if asked < latest:  # year first, so that the order of texts is that of time
             self.note(f"{place}.question_date", "asked before the last session", f"{asked} < {latest}", "all sessions")
-        gold = self.found(scope, gold, place)
         self.queries.append(Query(scope, scope, text, answer, self.shared(category), gold))
 
     def found(self, scope, gold, place):
