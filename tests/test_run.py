@@ -180,7 +180,7 @@ def test_values_are_read_by_the_type_of_their_parameter(root, typed, value):
     ("sizes=[1", "not valid YAML"), ("precison=70", "did you mean 'precision'"),
     ("q=70", "known: encoder, label, precision"),
     ("profile=laptop", "use --profile"), ("name=x", "set by the run itself"),
-    ("encoder=minlm", "command line: encoder (registry entry): expected one of minilm, got 'minlm', did you mean 'min"),
+    ("encoder=minlm", "command line: encoder (registry entry): expected one of minilm, mpnet"),
     ("seeds=0", "command line: seeds (how many): expected greater than or equal to 1, got 0"),
     ("precision=130", "expected less than or equal to 100, got 130"), ("precision=0", "expected greater than 0"),
     ("recall=130", "expected less than or equal to 100, got 130"), ("recall=[70, 0]", "expected greater than 0, got 0"),
