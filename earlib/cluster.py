@@ -40,7 +40,7 @@ class OtherSource(RuntimeError):
 
 
 @contextlib.contextmanager
-def connect(scheduler=None, workers=1, threads=1):
+def connect(scheduler=None, workers=1):
     """A client of a scheduler; without an address, of a cluster on this machine that lives as long as the context.
 
     Parameters
@@ -50,8 +50,6 @@ def connect(scheduler=None, workers=1, threads=1):
         `dask worker ADDRESS --nthreads 1`.
     workers : int
         Processes of the cluster on this machine, each of which runs a task at a time.
-    threads : int
-        What these are told in `OMP_NUM_THREADS`.
 
     Yields
     ------
@@ -67,19 +65,16 @@ def connect(scheduler=None, workers=1, threads=1):
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(_QUIET))
         stack.callback(_restore, before)  # the nanny of a worker writes into the environment of its own process
-        address = scheduler or stack.enter_context(_on_this_machine(workers, threads))
+        address = scheduler or stack.enter_context(_on_this_machine(workers))
         yield stack.enter_context(_client(address))
 
 
-def _on_this_machine(workers, threads):
+def _on_this_machine(workers):
     return LocalCluster(
         n_workers=workers, threads_per_worker=1, processes=True, memory_limit=None, dashboard_address=None,
         silence_logs=logging.CRITICAL, preload=[__name__],
-        env={"EARLIB_ROOT": str(paths.ROOT)} | {name: str(threads) for name in _THREADS},
+        env={"EARLIB_ROOT": str(paths.ROOT), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-
-
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def dask_setup(worker):
