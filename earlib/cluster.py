@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import signal
+import uuid
 from concurrent.futures import CancelledError
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +40,12 @@ class OtherSource(RuntimeError):
     """A worker would compute something else than the client."""
 
 
+def check(scheduler):
+    """Refuse what cannot be the address of a scheduler; None stands for this machine."""
+    if scheduler is not None and not re.fullmatch(r"(tcp|tls)://.+:[0-9]+", scheduler):
+        raise Unreachable(f"scheduler {scheduler!r}: expected an address such as tcp://host:8786")
+
+
 @contextlib.contextmanager
 def connect(scheduler=None, workers=1):
     """A client of a scheduler; without an address, of a cluster on this machine that lives as long as the context.
@@ -60,6 +67,7 @@ def connect(scheduler=None, workers=1):
     Unreachable
         If no scheduler answers within 10 seconds; the message names the address.
     """
+    check(scheduler)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told in one line, by `Watch`
     before = dict(os.environ)
     with contextlib.ExitStack() as stack:
@@ -83,8 +91,6 @@ def dask_setup(worker):
 
 
 def _client(address):
-    if isinstance(address, str) and not re.fullmatch(r"(tcp|tls)://.+:[0-9]+", address):
-        raise Unreachable(f"scheduler {address!r}: expected an address such as tcp://host:8786")
     try:
         client = Client(address, timeout=REACHED, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -115,7 +121,7 @@ class Watch:
 
     def __init__(self, client, started=None):
         self.client, self.started, self.workers = client, started, {}
-        self.topic = f"earlib-{client.id}"
+        self.topic = f"earlib-{uuid.uuid4().hex}"
         client.subscribe_topic(self.topic, self._hear)
 
     def _hear(self, event):

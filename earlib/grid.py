@@ -206,6 +206,7 @@ def main(arguments=None):
     """Command line; returns the exit code: 0, 1 if a run failed, 2 for a bad request, 130 after Ctrl-C."""
     options = _read_arguments(arguments)
     try:
+        cluster.check(options.scheduler)  # before anything is encoded
         planned = jobs(cells(options.dataset, options.encoder, options.variant, seeds=options.seeds))
         lacking, failed = missing(planned), set()
         if lacking:
@@ -222,4 +223,6 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from earlib import grid  # workers find its functions in a module, which `__main__` is not
+
+    sys.exit(grid.main())

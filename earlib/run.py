@@ -11,6 +11,7 @@ import asyncio
 import collections
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from papermill.exceptions import PapermillExecutionError
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from earlib import datasets, encoders, paths
 from earlib.config import Config
@@ -74,10 +75,15 @@ class Outcome(NamedTuple):
 
 
 class Profile(BaseModel, extra="forbid"):
-    """Parameters for every notebook that has them, and for single notebooks."""
+    """Parameters for every notebook that has them, and for single notebooks.
+
+    A notebook runs once for each combination of the values in `grid` of those parameters that it has and that its own
+    entry leaves alone.
+    """
 
     title: str
     defaults: dict[str, Any] = {}
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     notebooks: dict[str, dict[str, Any] | None] = {}
 
 
@@ -221,7 +227,8 @@ def _check_names(profile, name, known, parameters):
         if notebook not in known:
             raise _unknown(f"notebook in {file}", notebook, known)
     everywhere = {key for own in parameters.values() for key in own}
-    places = [("defaults", profile.defaults, everywhere if len(parameters) == len(known) else None)]
+    everywhere = everywhere if len(parameters) == len(known) else None
+    places = [("defaults", profile.defaults, everywhere), ("grid", profile.grid, everywhere)]
     places += [(f"notebooks.{one}", given or {}, parameters.get(one)) for one, given in profile.notebooks.items()]
     for where, given, had in places:
         for key in given:
@@ -229,6 +236,9 @@ def _check_names(profile, name, known, parameters):
                 raise Unusable(f"{file}: {where}: {key} is set by the run itself; leave it out")
             if had is not None and key not in had:
                 raise _unknown(f"parameter in {where} of {file}", key, set(had) - set(SET_BY_RUN))
+    for key in profile.grid:
+        if key in profile.defaults:
+            raise Unusable(f"{file}: grid: {key} stands in defaults too; leave it out there")
 
 
 def make_plans(names, profile_name, own):
@@ -245,7 +255,8 @@ def make_plans(names, profile_name, own):
     Returns
     -------
     list of Plan
-        A notebook whose own parameters differ from the profile's gets a name of its own.
+        A notebook whose parameters differ from the profile's, where it has a grid from the first combination of its
+        values, gets a name of its own.
 
     Raises
     ------
@@ -270,7 +281,9 @@ def make_plans(names, profile_name, own):
                 raise
     _check_names(profile, profile_name, known, parameters)
     _check_own(own, {key for name in chosen for key in parameters[name]})
-    return [_plan(known[name], profile, profile_name, parameters[name], own) for name in chosen]
+    return [
+        plan for name in chosen for plan in _plans(known[name], profile, profile_name, parameters[name], own)
+    ]
 
 
 def _check_own(own, known):
@@ -281,26 +294,60 @@ def _check_own(own, known):
             raise _unknown("parameter", key, known - set(SET_BY_RUN))
 
 
-def _plan(source, profile, profile_name, known, own):
-    file = paths.profiles() / f"{profile_name}.yaml"
-    common = {key: value for key, value in profile.defaults.items() if key in known}
-    single = profile.notebooks.get(source.stem) or {}
-    given = {key: _checked(known[key], value, f"{file}: defaults") for key, value in common.items()}
-    given |= {key: _checked(known[key], value, f"{file}: notebooks.{source.stem}") for key, value in single.items()}
-    name = source.stem
-    for key, text in sorted(own.items()):
-        if key not in known:
-            continue
-        value = text if known[key].type == "str" else _parse(text, f"parameter {key}")
-        value = _checked(known[key], value, "command line")
-        if value != given.get(key, known[key].default):  # one that changes nothing must leave the committed bytes
-            name += f"--{key}-{_slug(value)}"
-            given[key] = value
+def _plans(source, profile, profile_name, known, own):
+    """Those of one notebook: one for each combination of its values in the profile's grid."""
     missing = [key for key in SET_BY_RUN if key not in known]
     if missing:
         raise Unusable(f"{source}: the parameters cell lacks `{missing[0]}: str`, which every notebook has")
-    name = _shortened(name, LONGEST_NAME, name)
-    return Plan(source, name, profile_name, {"profile": profile_name, "name": name} | given)
+    given, axes = _given(source, profile, paths.profiles() / f"{profile_name}.yaml", known)
+    chosen = {}
+    for key, text in own.items():
+        if key in known:
+            value = text if known[key].type == "str" else _parse(text, f"parameter {key}")
+            chosen[key] = _checked(known[key], value, "command line")
+    free = {key: values for key, values in axes.items() if key not in chosen}
+    made = []
+    for combination in itertools.product(*free.values()):
+        name, parameters = source.stem, dict(given)
+        for key, value in sorted((chosen | dict(zip(free, combination, strict=True))).items()):
+            if value != given.get(key, known[key].default):  # one that changes nothing must leave the committed bytes
+                name += f"--{key}-{_slug(value)}"
+                parameters[key] = value
+        name = _shortened(name, LONGEST_NAME, name)
+        made.append(Plan(source, name, profile_name, {"profile": profile_name, "name": name} | parameters))
+    return made
+
+
+def _given(source, profile, file, known):
+    """What a profile says of one notebook: its parameters, the first of each list of the grid, and those lists."""
+    single = profile.notebooks.get(source.stem) or {}
+    common = {key: value for key, value in profile.defaults.items() if key in known}
+    given = {key: _checked(known[key], value, f"{file}: defaults") for key, value in common.items()}
+    given |= {key: _checked(known[key], value, f"{file}: notebooks.{source.stem}") for key, value in single.items()}
+    axes = {}
+    for key, values in profile.grid.items():
+        if key not in known:
+            continue
+        axes[key] = [_checked(known[key], value, f"{file}: grid") for value in values]
+        again = [value for at, value in enumerate(axes[key]) if value in axes[key][:at]]
+        if again:
+            raise Unusable(f"{file}: grid: {key}: {again[0]!r} stands there twice")
+    axes = {key: values for key, values in axes.items() if key not in single}
+    return given | {key: values[0] for key, values in axes.items()}, axes
+
+
+def own_names(profile_name):
+    """Names of all results that a profile makes by itself, in the order in which they are made.
+
+    Returns
+    -------
+    dict of str to dict
+        The parameters by name; those of a profile that cannot be used are unknown, and its names the notebooks'.
+    """
+    try:
+        return {plan.name: plan.parameters for plan in make_plans(["all"], profile_name, {})}
+    except Unusable:
+        return {name: {} for name in sources()}
 
 
 def _slug(value):
@@ -326,7 +373,8 @@ class _ThisInterpreter(KernelSpecManager):
     environment = {}
 
     def get_kernel_spec(self, kernel_name):
-        return KernelSpec(**get_kernel_dict(), env=self.environment)  # its command starts with sys.executable
+        quiet = ["--log-level=ERROR"]  # a kernel whose worker was killed would warn of it
+        return KernelSpec(**get_kernel_dict(quiet), env=self.environment)  # its command starts with sys.executable
 
 
 class Runner:
@@ -640,11 +688,14 @@ def strip(notebook):
 
 def _usable_profile(name, own):
     """The profile, or `smoke` in its place where its dataset cannot be had."""
-    dataset = own.get("dataset", load_profile(name).defaults.get("dataset"))
-    if name == "smoke" or dataset is None:
+    profile = load_profile(name)
+    wanted = profile.grid.get("dataset", [profile.defaults.get("dataset")])
+    wanted = [own["dataset"]] if "dataset" in own else wanted
+    if name == "smoke" or wanted == [None]:
         return name
     try:
-        datasets.load(dataset)
+        for dataset in wanted:
+            datasets.load(dataset)
     except OSError as error:
         print(f"{error}; running the profile smoke, on made dialogues, instead of {name}", flush=True)
         return "smoke"
@@ -836,4 +887,6 @@ def _usable_plans(names, profile, own):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from earlib import run  # what workers are to run must be found there in a module, which `__main__` is not
+
+    sys.exit(run.main())
