@@ -79,7 +79,7 @@ def connect(scheduler=None, workers=1):
 
 def _on_this_machine(workers):
     return LocalCluster(
-        n_workers=workers, threads_per_worker=1, processes=True, memory_limit=None, dashboard_address=None,
+        n_workers=workers, threads_per_worker=1, processes=True, memory_limit=None, dashboard_address="127.0.0.1:0",
         silence_logs=logging.CRITICAL, preload=[__name__],
         env={"EARLIB_ROOT": str(paths.ROOT), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
