@@ -46,7 +46,7 @@ report: $(STAMP) ## write results/PROFILE/index.html, to read; of laptop also th
 lab: $(STAMP) ## open the notebooks in JupyterLab; what they write goes to build/lab, not to results
 	EARLIB_RESULTS="$(CURDIR)/build/lab" $(PYTHON) -m jupyterlab notebooks
 
-bench: $(STAMP) ## time the batched core against the plain transcription of the paper
+bench: $(STAMP) ## time the batched core against the plain transcription, two workers against one process
 	$(PYTHON) tests/bench.py $(ARGS)
 
 lock: $(STAMP) ## write the versions in .venv to requirements.lock

@@ -184,12 +184,31 @@ def run(setting, config):
     -------
     Run
     """
+    wanted = job(setting, config)
+    result = cached(wanted)
+    if result is None:
+        result = compute(setting, wanted.config, wanted.found)
+        keep(wanted, packed(wanted.key, result))
+    return result
+
+
+class Job(NamedTuple):
+    """A run before it is computed; equal keys mean equal runs."""
+
+    setting: Setting
+    config: Config  # without the choices that say nothing
+    found: first_stage.Candidates
+    key: str
+
+
+def job(setting, config):
+    """What `run` would compute, with the key by which it is kept."""
     config, found = _relevant(config), candidates_of(setting, config.depth)
-    key = _key(setting, config, found)
-    path = paths.cache() / "runs" / f"{key}.npz"
-    cached = _load(path, key)
-    if cached is not None:
-        return cached
+    return Job(setting, config, found, _key(setting, config, found))
+
+
+def compute(setting, config, found):
+    """Train and evaluate with all seeds of a setting, whatever is in the cache; parameters and result as in `run`."""
     groups = {}  # seeds whose splits have the same sizes run side by side
     for seed in range(setting.seeds):
         train, evaluation = split(found.scopes, setting, seed)
@@ -199,9 +218,21 @@ def run(setting, config):
         seeds, train, evaluation = zip(*group, strict=True)
         finished = _run_group(setting, config, found, seeds, np.stack(train), np.stack(evaluation))
         parts |= dict(zip(seeds, finished, strict=True))
-    result = _merge([parts[seed] for seed in range(setting.seeds)])
-    _store(path, key, result)
-    return result
+    return _merge([parts[seed] for seed in range(setting.seeds)])
+
+
+def cached(job):
+    """The Run of a job that ran before, None if there is none or none to be trusted."""
+    return _load(_place(job), job.key)
+
+
+def keep(job, content):
+    """Put what `packed` made of a job's Run into the cache."""
+    _write(_place(job), content)
+
+
+def _place(job):
+    return paths.cache() / "runs" / f"{job.key}.npz"
 
 
 def _relevant(config):
@@ -344,10 +375,11 @@ def _key(setting, config, found):
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def _store(path, key, result):
+def packed(key, result):
+    """The content of a file that holds a Run, which tells its key."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, key=np.array(key), **result._asdict())
-    _write(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def _write(path, content):

@@ -14,6 +14,7 @@ import sys
 import warnings
 from base64 import b64decode
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +59,7 @@ class Entry(NamedTuple):
     table: dict | None  # what `_shown` returns
     pictures: list[str]  # file names
     remarks: list[str]  # what a reader must know first
+    own: bool  # run with parameters of the reader's own
 
     @property
     def page(self):
@@ -80,22 +82,29 @@ def read(folder):
     -------
     list of Entry
     """
-    ids = sorted({file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")}, key=_place)
+    ids = {file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")}
+    planned = run.own_names(folder.name)
+    ids = sorted(ids, key=partial(_place, planned=planned))
     figures = {id: [] for id in ids}
     stems = {file.stem for kind in ("png", "svg") for file in folder.glob(f"*.{kind}")}
     for stem in sorted(stems, key=lambda stem: (len(stem), stem)):
         owners = [id for id in ids if stem == id or stem.startswith(f"{id}_")]
         if owners:
             figures[max(owners, key=len)].append(stem)
-    return [_entry(folder, id, figures[id]) for id in ids]
+    return [_entry(folder, id, figures[id], _is_own(id, planned)) for id in ids]
 
 
-def _place(id):
-    return "--" in id, not id.startswith("tab"), not id.startswith("fig"), id.startswith("claims"), id
+def _place(id, planned=()):
+    return _is_own(id, planned), not id.startswith("tab"), not id.startswith("fig"), id.startswith("claims"), id
 
 
-def _entry(folder, id, figures):
-    remarks, again = [], _again(id, folder.name)
+def _is_own(id, planned):
+    """Whether a result is of parameters of the reader's own, which the profile does not name."""
+    return "--" in id and id not in planned
+
+
+def _entry(folder, id, figures, own):
+    remarks, again = [], _again(id, folder.name, own)
     pictures = [f"{stem}.png" for stem in figures if (folder / f"{stem}.png").exists()]
     notebook = record = table = None
     try:
@@ -116,12 +125,11 @@ def _entry(folder, id, figures):
         record = table = None
         remarks.append(f"The record is broken and left out. {str(error).replace(f'{folder}/', '')}")
     remarks += [f"{remark}; {again}" for remark in _figure_remarks(notebook, folder, figures, pictures)]
-    return Entry(id, _heading(notebook, id, record), record, notebook, table, pictures, remarks)
+    return Entry(id, _heading(notebook, id, record), record, notebook, table, pictures, remarks, own)
 
 
-def _again(id, profile):
-    name, _, own = id.partition("--")
-    return f"run `make {name} PROFILE={profile}`" + (" with the same ARGS" if own else "")
+def _again(id, profile, own):
+    return f"run `make {id.partition('--')[0]} PROFILE={profile}`" + (" with the same ARGS" if own else "")
 
 
 def _read_notebook(path):
@@ -240,8 +248,10 @@ def _figure_remarks(notebook, folder, figures, pictures):
 
 
 def missing(folder):
-    """Notebooks of `notebooks/` that have no executed result in a folder, in the order of the report."""
-    return [id for id in sorted(run.sources(), key=_place) if not (folder / f"{id}.ipynb").exists()]
+    """What the profile makes and has no executed result in its folder, in the order of the report."""
+    planned = run.own_names(folder.name)
+    ids = sorted(planned, key=partial(_place, planned=planned))
+    return [id for id in ids if not (folder / f"{id}.ipynb").exists()]
 
 
 # -- measured beside reported ------------------------------------------------------------------------------------------
@@ -451,7 +461,7 @@ def _profile_title(profile):
 def _sections(entries):
     sections = {title: [] for title in (*SECTIONS.values(), OWN)}
     for entry in entries:
-        sections[OWN if "--" in entry.id else SECTIONS.get(entry.id[:3], SECTIONS[""])].append(entry)
+        sections[OWN if entry.own else SECTIONS.get(entry.id[:3], SECTIONS[""])].append(entry)
     return {title: held for title, held in sections.items() if held}
 
 
@@ -459,7 +469,7 @@ def _totals(entries):
     """How many rows of the profile's own records have each verdict."""
     counts = Counter()
     for entry in entries:
-        if entry.table and "--" not in entry.id:
+        if entry.table and not entry.own:
             counts.update(dict(entry.table["counts"]))
     return _in_order(counts)
 
@@ -478,7 +488,7 @@ def main(arguments=None):
         sys.exit(str(error))
     lacking = missing(folder)
     for id in lacking:
-        print(f"missing: {id}; make it with `make {id} PROFILE={profile}`")
+        print(f"missing: {id}; make it with `make {id.partition('--')[0]} PROFILE={profile}`")
     for entry in entries:
         for remark in entry.remarks:
             print(f"{entry.id}: {remark}")

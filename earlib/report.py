@@ -273,7 +273,11 @@ def show(record, index=("variant",), columns=("metric",), **where):
 
 def readme_tables(folder):
     """The README's tables, in Markdown, from the records in a folder: headline rows, and all verdicts by notebook."""
-    ids = sorted((path.stem for path in folder.glob("*.json") if "--" not in path.stem), key=_table_first)
+    from earlib.run import own_names  # here because it brings papermill, which no notebook needs
+
+    planned = own_names(folder.name)
+    stems = (path.stem for path in folder.glob("*.json"))
+    ids = sorted((stem for stem in stems if "--" not in stem or stem in planned), key=_table_first)
     records = [load(id, folder.name, folder.parent) for id in ids]
     if not records:
         return "No results are recorded yet: run `make reproduce`."

@@ -9,7 +9,9 @@ import argparse
 import ast
 import asyncio
 import collections
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -30,7 +32,7 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from papermill.exceptions import PapermillExecutionError
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from earlib import datasets, encoders, paths, rerankers
 from earlib.config import Config
@@ -73,10 +75,15 @@ class Outcome(NamedTuple):
 
 
 class Profile(BaseModel, extra="forbid"):
-    """Parameters for every notebook that has them, and for single notebooks."""
+    """Parameters for every notebook that has them, and for single notebooks.
+
+    A notebook runs once for each combination of the values in `grid` of those parameters that it has and that its own
+    entry leaves alone.
+    """
 
     title: str
     defaults: dict[str, Any] = {}
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     notebooks: dict[str, dict[str, Any] | None] = {}
 
 
@@ -223,7 +230,8 @@ def _check_names(profile, name, known, parameters):
         if notebook not in known:
             raise _unknown(f"notebook in {file}", notebook, known)
     everywhere = {key for own in parameters.values() for key in own}
-    places = [("defaults", profile.defaults, everywhere if len(parameters) == len(known) else None)]
+    everywhere = everywhere if len(parameters) == len(known) else None
+    places = [("defaults", profile.defaults, everywhere), ("grid", profile.grid, everywhere)]
     places += [(f"notebooks.{one}", given or {}, parameters.get(one)) for one, given in profile.notebooks.items()]
     for where, given, had in places:
         for key in given:
@@ -231,6 +239,9 @@ def _check_names(profile, name, known, parameters):
                 raise Unusable(f"{file}: {where}: {key} is set by the run itself; leave it out")
             if had is not None and key not in had:
                 raise _unknown(f"parameter in {where} of {file}", key, set(had) - set(SET_BY_RUN))
+    for key in profile.grid:
+        if key in profile.defaults:
+            raise Unusable(f"{file}: grid: {key} stands in defaults too; leave it out there")
 
 
 def make_plans(names, profile_name, own):
@@ -247,7 +258,8 @@ def make_plans(names, profile_name, own):
     Returns
     -------
     list of Plan
-        A notebook whose own parameters differ from the profile's gets a name of its own.
+        A notebook whose parameters differ from the profile's, where it has a grid from the first combination of its
+        values, gets a name of its own.
 
     Raises
     ------
@@ -272,7 +284,9 @@ def make_plans(names, profile_name, own):
                 raise
     _check_names(profile, profile_name, known, parameters)
     _check_own(own, {key for name in chosen for key in parameters[name]})
-    return [_plan(known[name], profile, profile_name, parameters[name], own) for name in chosen]
+    return [
+        plan for name in chosen for plan in _plans(known[name], profile, profile_name, parameters[name], own)
+    ]
 
 
 def _check_own(own, known):
@@ -283,26 +297,60 @@ def _check_own(own, known):
             raise _unknown("parameter", key, known - set(SET_BY_RUN))
 
 
-def _plan(source, profile, profile_name, known, own):
-    file = paths.profiles() / f"{profile_name}.yaml"
-    common = {key: value for key, value in profile.defaults.items() if key in known}
-    single = profile.notebooks.get(source.stem) or {}
-    given = {key: _checked(known[key], value, f"{file}: defaults") for key, value in common.items()}
-    given |= {key: _checked(known[key], value, f"{file}: notebooks.{source.stem}") for key, value in single.items()}
-    name = source.stem
-    for key, text in sorted(own.items()):
-        if key not in known:
-            continue
-        value = text if known[key].type == "str" else _parse(text, f"parameter {key}")
-        value = _checked(known[key], value, "command line")
-        if value != given.get(key, known[key].default):  # one that changes nothing must leave the committed bytes
-            name += f"--{key}-{_slug(value)}"
-            given[key] = value
+def _plans(source, profile, profile_name, known, own):
+    """Those of one notebook: one for each combination of its values in the profile's grid."""
     missing = [key for key in SET_BY_RUN if key not in known]
     if missing:
         raise Unusable(f"{source}: the parameters cell lacks `{missing[0]}: str`, which every notebook has")
-    name = _shortened(name, LONGEST_NAME, name)
-    return Plan(source, name, profile_name, {"profile": profile_name, "name": name} | given)
+    given, axes = _given(source, profile, paths.profiles() / f"{profile_name}.yaml", known)
+    chosen = {}
+    for key, text in own.items():
+        if key in known:
+            value = text if known[key].type == "str" else _parse(text, f"parameter {key}")
+            chosen[key] = _checked(known[key], value, "command line")
+    free = {key: values for key, values in axes.items() if key not in chosen}
+    made = []
+    for combination in itertools.product(*free.values()):
+        name, parameters = source.stem, dict(given)
+        for key, value in sorted((chosen | dict(zip(free, combination, strict=True))).items()):
+            if value != given.get(key, known[key].default):  # one that changes nothing must leave the committed bytes
+                name += f"--{key}-{_slug(value)}"
+                parameters[key] = value
+        name = _shortened(name, LONGEST_NAME, name)
+        made.append(Plan(source, name, profile_name, {"profile": profile_name, "name": name} | parameters))
+    return made
+
+
+def _given(source, profile, file, known):
+    """What a profile says of one notebook: its parameters, the first of each list of the grid, and those lists."""
+    single = profile.notebooks.get(source.stem) or {}
+    common = {key: value for key, value in profile.defaults.items() if key in known}
+    given = {key: _checked(known[key], value, f"{file}: defaults") for key, value in common.items()}
+    given |= {key: _checked(known[key], value, f"{file}: notebooks.{source.stem}") for key, value in single.items()}
+    axes = {}
+    for key, values in profile.grid.items():
+        if key not in known:
+            continue
+        axes[key] = [_checked(known[key], value, f"{file}: grid") for value in values]
+        again = [value for at, value in enumerate(axes[key]) if value in axes[key][:at]]
+        if again:
+            raise Unusable(f"{file}: grid: {key}: {again[0]!r} stands there twice")
+    axes = {key: values for key, values in axes.items() if key not in single}
+    return given | {key: values[0] for key, values in axes.items()}, axes
+
+
+def own_names(profile_name):
+    """Names of all results that a profile makes by itself, in the order in which they are made.
+
+    Returns
+    -------
+    dict of str to dict
+        The parameters by name; those of a profile that cannot be used are unknown, and its names the notebooks'.
+    """
+    try:
+        return {plan.name: plan.parameters for plan in make_plans(["all"], profile_name, {})}
+    except Unusable:
+        return {name: {} for name in sources()}
 
 
 def _slug(value):
@@ -328,28 +376,33 @@ class _ThisInterpreter(KernelSpecManager):
     environment = {}
 
     def get_kernel_spec(self, kernel_name):
-        return KernelSpec(**get_kernel_dict(), env=self.environment)  # its command starts with sys.executable
+        quiet = ["--log-level=ERROR"]  # a kernel whose worker was killed would warn of it
+        return KernelSpec(**get_kernel_dict(quiet), env=self.environment)  # its command starts with sys.executable
 
 
 class Runner:
-    """Runs plans, up to `jobs` at a time, and can be stopped at any moment without touching older results.
+    """Runs plans, and can be stopped at any moment without touching older results.
 
     Parameters
     ----------
-    jobs : int
     environment : dict of str to str, optional
         Further variables for all kernels.
     estimates : Path, optional
         A folder: no language model is asked and nothing is published or kept; what each notebook would ask is noted
         there, in a file of its name.
+    client : distributed.Client, optional
+        Its workers run the notebooks, as many at a time as there are workers; default: here, one after another. What
+        reads the records of others runs here in any case.
+    apart : bool
+        The workers share no disk with this machine: what asks a language model runs here too, where the ledger and
+        the kept replies are.
     """
 
-    def __init__(self, jobs=1, environment=None, estimates=None):
-        self.jobs, self.estimates = jobs, estimates
-        self.own_environment = environment or {}
-        self.environment = {}
-        self.kernels = set()
+    def __init__(self, environment=None, estimates=None, client=None, apart=False):
+        self.environment, self.estimates, self.client, self.apart = environment or {}, estimates, client, apart
+        self.kernels, self.tasks, self.begun = set(), set(), {}
         self.stopped = threading.Event()
+        self.watch = None
 
     def run(self, plans):
         """Run all plans, also after one of them failed; those that read the records of others start last.
@@ -364,23 +417,45 @@ class Runner:
         KeyboardInterrupt
             After Ctrl-C, when every kernel is gone.
         """
-        self.environment = self.own_environment | _share_of_cores(min(self.jobs, len(plans)))
+        if self.client is not None:
+            from earlib.cluster import Watch  # here because it brings torch, which takes seconds
+
+            profiles = {plan.name: plan.profile for plan in plans}
+            self.watch = Watch(self.client, lambda name, worker: self._begin(name, profiles[name], worker))
         futures = []
-        with ThreadPoolExecutor(self.jobs) as pool:
+        with ThreadPoolExecutor(1) as here, ThreadPoolExecutor(max(1, len(plans))) as elsewhere:
             try:
                 for reads in (False, True):
                     wave = [plan for plan in plans if (plan.source.stem in READERS) is reads]
-                    futures += [pool.submit(self._run_one, plan) for plan in wave]
+                    futures += [(here if self._stays(plan) else elsewhere).submit(self._run_one, plan) for plan in wave]
                     wait(futures)
                 return [future.result() for future in futures]
             except KeyboardInterrupt:
                 self.stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
+                for pool in (here, elsewhere):
+                    pool.shutdown(wait=False, cancel_futures=True)
+                self._stop_workers()
                 while wait(futures, timeout=0.2).not_done:
-                    self._kill_kernels()
+                    self.kill_kernels()
                 raise
 
-    def _kill_kernels(self):
+    def _stays(self, plan):
+        asks = self.apart and _model_of(plan) != "none"
+        return self.client is None or plan.source.stem in READERS or asks
+
+    def _begin(self, name, profile, worker=None):
+        self.begun[name] = time.monotonic()
+        print(f"{name}: running, profile {profile}{f', on {worker}' if self.apart and worker else ''}", flush=True)
+
+    def _stop_workers(self):
+        """Start nothing more on workers, and end the kernels there."""
+        if self.client is not None:
+            self.client.cancel(list(self.tasks))
+            while any(self.client.run(_kill_kernels_of, self.watch.topic, on_error="ignore").values()):
+                time.sleep(0.2)
+
+    def kill_kernels(self):
+        """End all kernels of this process at once."""
         for kernel in list(self.kernels):
             if kernel.provisioner is not None and kernel.provisioner.pid:
                 try:
@@ -389,12 +464,14 @@ class Runner:
                     continue
 
     def _run_one(self, plan):
-        print(f"{plan.name}: running, profile {plan.profile}", flush=True)
-        start = time.monotonic()
         work, computed, error = None, False, None
         try:
             work = _work_folder(plan, self.estimates or paths.build() / plan.profile)
-            self._execute(plan, work)
+            if self._stays(plan):
+                self._begin(plan.name, plan.profile)
+                self.execute(plan, work, bar=self.client is None and sys.stderr.isatty())
+            else:
+                self._execute_elsewhere(plan, work)
             if self.estimates is None:
                 computed = True
                 _publish(plan, work)
@@ -408,7 +485,8 @@ class Runner:
                 error += f"\n  the notebook as far as it came: {_broken(plan)}"
         if work and not (error and computed):
             shutil.rmtree(work, ignore_errors=True)
-        seconds = time.monotonic() - start
+        now = time.monotonic()
+        seconds = now - self.begun.get(plan.name, now)
         if not self.stopped.is_set():
             target = paths.results() / plan.profile / f"{plan.name}.ipynb"
             done = f"done in {seconds:.1f} s: {target}" if self.estimates is None else f"estimated in {seconds:.1f} s"
@@ -416,7 +494,7 @@ class Runner:
             print(f"{plan.name}: {after}", file=sys.stderr if error else sys.stdout, flush=True)
         return Outcome(plan, seconds, error)
 
-    def _execute(self, plan, work):
+    def execute(self, plan, work, bar=False):
         """Run the notebook in a kernel of its own; its standard error is shown as it comes."""
         specs = _ThisInterpreter()
         specs.environment = self.environment | {
@@ -429,24 +507,111 @@ class Runner:
             kernel_name="python3", kernel_spec_manager=specs, transport_encryption="auto"
         )
         self.kernels.add(kernel)
-        bar = {"desc": plan.name, "leave": False} if self.jobs == 1 and sys.stderr.isatty() else False
         try:
             papermill.execute_notebook(
                 plan.source, work / f"{plan.name}.ipynb", plan.parameters, kernel_name="python3", km=kernel,
-                progress_bar=bar, stderr_file=sys.stderr, start_timeout=120, coalesce_streams=True,
+                progress_bar={"desc": plan.name, "leave": False} if bar else False, stderr_file=sys.stderr,
+                start_timeout=120, coalesce_streams=True,
             )
         finally:
             if kernel.has_kernel:
                 asyncio.run(kernel.shutdown_kernel(now=True))
             self.kernels.discard(kernel)
 
+    def _execute_elsewhere(self, plan, work):
+        """Let a worker run the notebook; what it leaves comes back into `work`."""
+        from earlib.cluster import explain
+
+        environment = {} if self.apart else self.environment
+        sent = plan, plan.source.read_bytes(), environment, self.estimates, self.watch.topic
+        task = self.watch.submit(execute_here, plan.name, *sent)
+        self.tasks.add(task)
+        try:
+            files, error = task.result()
+        except Exception as caught:  # of a worker; what a notebook raises comes with what it left
+            raise Elsewhere(explain(caught)) from caught
+        finally:
+            self.tasks.discard(task)
+        for name, content in files.items():
+            paths.write_atomically(work / name, content)
+        if error:
+            raise Elsewhere(error)
+
+
+class Elsewhere(RuntimeError):
+    """A notebook failed on a worker; the message is what would be told had it failed here."""
+
+
+_RUNNERS = {}  # in a worker: the runners that hold a kernel now, by the topic of the client that asked
+
+
+def execute_here(plan, source, environment, estimates, topic):
+    """On a worker: run a notebook in a folder that is gone afterwards.
+
+    Parameters
+    ----------
+    plan : Plan
+    source : bytes
+        Content of the notebook, which the worker need not have.
+    environment, estimates
+        As of `Runner`.
+    topic : str
+        Names the client, so that it can end its kernels.
+
+    Returns
+    -------
+    files : dict of str to bytes
+        What the run left, by path in its folder.
+    error : str or None
+        Why it failed.
+    """
+    work, error = _work_folder(plan, paths.build() / plan.profile), None
+    runner = Runner(environment, estimates)
+    _RUNNERS.setdefault(topic, set()).add(runner)
+    try:
+        (work / "source.ipynb").write_bytes(source)
+        runner.execute(plan._replace(source=work / "source.ipynb"), work)
+    except Exception as caught:
+        error = _explain(caught)
+    finally:
+        _RUNNERS[topic].discard(runner)
+        files = {str(file.relative_to(work)): file.read_bytes() for file in work.rglob("*") if file.is_file()}
+        shutil.rmtree(work, ignore_errors=True)
+    files.pop("source.ipynb", None)
+    return files, error
+
+
+def _kill_kernels_of(topic):
+    """In a worker: end the kernels of a client; how many notebooks of it have not ended yet."""
+    runners = list(_RUNNERS.get(topic, ()))
+    for runner in runners:
+        runner.kill_kernels()
+    return len(runners)
+
 
 def _share_of_cores(kernels):
     """What several kernels at a time are told, so that together they ask for no more threads than there are cores."""
-    if kernels == 1 or os.environ.get("OMP_NUM_THREADS"):
+    if kernels == 1:
         return {}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"OMP_NUM_THREADS": str(max(1, cores // kernels))}
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // kernels))}
+
+
+@contextlib.contextmanager
+def _runner(plans, jobs, scheduler=None, environment=None, estimates=None):
+    """A Runner of these plans: here, or on workers where there is a scheduler or more than one job."""
+    jobs = min(jobs, len(plans))
+    if scheduler is None and jobs == 1:
+        yield Runner(environment, estimates)
+        return
+    from earlib import cluster
+
+    environment = (environment or {}) | _share_of_cores(1 if scheduler else jobs)
+    try:
+        with cluster.connect(scheduler, jobs) as client:
+            yield Runner(environment, estimates, client, apart=scheduler is not None)
+    except cluster.Unreachable as error:
+        raise Unusable(error) from error
 
 
 def _work_folder(plan, folder):
@@ -466,6 +631,8 @@ def _broken(plan):
 def _explain(error):
     if isinstance(error, PapermillExecutionError):
         return f"{error.ename}: {error.evalue}"
+    if isinstance(error, Elsewhere):
+        return str(error)
     return f"{type(error).__name__}: {error}"
 
 
@@ -524,11 +691,14 @@ def strip(notebook):
 
 def _usable_profile(name, own):
     """The profile, or `smoke` in its place where its dataset cannot be had."""
-    dataset = own.get("dataset", load_profile(name).defaults.get("dataset"))
-    if name == "smoke" or dataset is None:
+    profile = load_profile(name)
+    wanted = profile.grid.get("dataset", [profile.defaults.get("dataset")])
+    wanted = [own["dataset"]] if "dataset" in own else wanted
+    if name == "smoke" or wanted == [None]:
         return name
     try:
-        datasets.load(dataset)
+        for dataset in wanted:
+            datasets.load(dataset)
     except OSError as error:
         print(f"{error}; running the profile smoke, on made dialogues, instead of {name}", flush=True)
         return "smoke"
@@ -586,7 +756,9 @@ def _read_arguments(arguments):
     parser.add_argument("names", nargs="*", metavar="NAME", help="ids of notebooks, or all")
     parser.add_argument("--profile", default="laptop", help="a file of notebooks/profiles (default: laptop)")
     parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter; may be repeated")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
+    engine = parser.add_mutually_exclusive_group()
+    engine.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
+    engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler whose workers run the notebooks")
     parser.add_argument("--max-calls", type=int, metavar="N", help="calls of language models in the whole run, at most")
     parser.add_argument("--max-cost", type=float, metavar="DOLLARS", help="what they may cost, at most")
     parser.add_argument("--estimate", action="store_true", help="say what they would cost; ask and write nothing")
@@ -601,6 +773,8 @@ def _read_arguments(arguments):
             parser.error(f"--{name.replace('_', '-')}: expected 0 or more")
         if getattr(options, name) is not None and options.estimate:
             parser.error(f"--estimate asks nothing; leave out --{name.replace('_', '-')}")
+    if options.estimate and options.scheduler:
+        parser.error("--estimate asks and computes next to nothing; leave out --scheduler")
     for pair in options.p:
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
@@ -618,7 +792,7 @@ def main(arguments=None):
         if options.estimate:
             return _estimate(options.names, options.profile, own, options.jobs)
         limits = {"EARLIB_LLM_MAX_CALLS": options.max_calls, "EARLIB_LLM_MAX_COST": options.max_cost}
-        return _run(options.names, options.profile, own, options.jobs, limits)
+        return _run(options.names, options.profile, own, options.jobs, options.scheduler, limits)
     except Unusable as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -627,14 +801,15 @@ def main(arguments=None):
         return 130
 
 
-def _run(names, profile, own, jobs, limits):
+def _run(names, profile, own, jobs, scheduler, limits):
     plans = _usable_plans(names, profile, own)
     _check_writable(plans)
     with tempfile.TemporaryDirectory(prefix="ledger.", dir=paths.build()) as folder:
         ledger = Path(folder) / "ledger.json"
         environment = {name: str(limit) for name, limit in limits.items() if limit is not None}
         try:
-            outcomes = Runner(jobs, environment | {"EARLIB_LLM_LEDGER": str(ledger)}).run(plans)
+            with _runner(plans, jobs, scheduler, environment | {"EARLIB_LLM_LEDGER": str(ledger)}) as runner:
+                outcomes = runner.run(plans)
         finally:
             if ledger.exists():
                 with Ledger(ledger).changing() as totals:
@@ -662,7 +837,8 @@ def _estimate(names, profile, own, jobs):
         print(f"no language model is asked by {', '.join(silent)}", flush=True)
     if asking:
         with tempfile.TemporaryDirectory() as folder:
-            outcomes = Runner(jobs, estimates=Path(folder)).run(asking)
+            with _runner(asking, jobs, estimates=Path(folder)) as runner:
+                outcomes = runner.run(asking)
             print(estimated(Path(folder), outcomes))
         return 1 if any(outcome.error for outcome in outcomes) else 0
     return 0
@@ -714,4 +890,6 @@ def _usable_plans(names, profile, own):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from earlib import run  # what workers are to run must be found there in a module, which `__main__` is not
+
+    sys.exit(run.main())

@@ -6,7 +6,8 @@ EAR on 400 training queries, d = 384, K = 20, three seeds side by side:
 2. as a share of the rate that a plain large float32 matrix product reaches: the multiply-adds that the transcription
    counts (forward and backward of both adapters, current and replayed), divided by the core's time;
 3. evaluation with the Explorer, three seeds;
-4. adapter-only retrieval of one query from a million memories, d = 768, against reading their embeddings once.
+4. adapter-only retrieval of one query from a million memories, d = 768, against reading their embeddings once;
+5. a grid of runs on LoCoMo on two workers of one thread, against the same runs one after another on one thread.
 
 The first three are measured on LoCoMo where it can be had, as in the notebooks, and on random unit vectors of its
 size. Questions of one conversation share candidates, which the core adapts once and the transcription each time;
@@ -27,7 +28,7 @@ import numpy as np
 import reference
 import torch
 
-from earlib import draws, experiment, latency
+from earlib import cluster, draws, experiment, grid, latency
 from earlib.config import Config
 from earlib.critic import SimulatedCritic
 from earlib.datasets import longmemeval
@@ -148,6 +149,37 @@ def long_benchmark(options):
     print(f"  peak resident memory            {peak / 2**30:8.2f} GiB (under 2 GiB)")
 
 
+def workers(rounds=3):
+    """Whole runs, with sending their data and keeping their results, on two workers and without any, in turn."""
+    variants = ["rmm", "rmm_fresh_slates", "explorer_training", "buffer_training", "random_slates", "ear"]
+    runs = grid.jobs(grid.cells(["locomo"], ["minilm"], variants, seeds=len(SEEDS)))
+
+    def one_after_another():
+        for job in runs.values():
+            experiment.keep(job, experiment.packed(job.key, experiment.compute(job.setting, job.config, job.found)))
+
+    def kept():
+        return [values.tobytes() for job in runs.values() for values in experiment.cached(job)]
+
+    torch.set_num_threads(1)
+    seconds, same, began = [], [], time.perf_counter()
+    with tempfile.TemporaryDirectory() as empty, cluster.connect(workers=2) as client:
+        started = time.perf_counter() - began
+        os.environ["EARLIB_CACHE"] = empty
+        for _ in range(rounds):
+            parallel = timed(lambda: grid.compute(runs, client)), kept()
+            serial = timed(one_after_another), kept()
+            seconds.append((serial[0], parallel[0]))
+            same.append(serial[1] == parallel[1])
+    serial, parallel = np.array(seconds).T
+    print(f"{len(runs)} runs of {len(SEEDS)} seeds on LoCoMo; medians of {rounds}")
+    print(f"  start of two workers            {started:8.1f} s   (once, not counted below)")
+    print(f"  one after another, one thread   {np.median(serial):8.1f} s")
+    print(f"  two workers of one thread       {np.median(parallel):8.1f} s")
+    print(f"  ratio of the throughputs        {np.median(serial / parallel):8.2f}     (at least 1.7)")
+    print(f"  results                         {'identical' if all(same) else 'DIFFERENT'}")
+
+
 def language_model(questions=60):
     """Answers and verdicts of the model that this machine serves, none of them kept from before."""
     setting, panel = Setting(), answers.Panel(local.DEFAULT, local.DEFAULT, questions)
@@ -166,16 +198,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--plain-queries", type=int, default=TRAINED, help="queries that the transcription is timed on")
     parser.add_argument("--repeat", type=int, default=9, help="runs of the core; the median counts")
+    parser.add_argument("--workers", action="store_true", help="time the grid of runs on two workers alone")
     parser.add_argument("--llm", action="store_true", help="time the language model of this machine instead; minutes")
     options = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
     if options.llm:
         language_model()
         return
+    if options.workers:
+        workers()
+        return
     for name, found in problems():
         measure(name, found, options)
     first_stage(options)
     long_benchmark(options)
+    try:
+        workers()
+    except OSError as error:
+        print(f"the grid is left out: {error}")
 
 
 if __name__ == "__main__":

@@ -203,7 +203,10 @@ def test_unknown_names_come_with_the_near_ones(root, capsys, arguments, expected
     assert expected in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["plain", "-p", "precision"], ["plain", "-p"], [], ["plain", "--jobs", "0"]])
+@pytest.mark.parametrize("arguments", [
+    ["plain", "-p", "precision"], ["plain", "-p"], [], ["plain", "--jobs", "0"],
+    ["plain", "--jobs", "2", "--scheduler", "tcp://a:1"], ["plain", "--estimate", "--scheduler", "tcp://a:1"],
+])
 def test_incomplete_commands_say_how_they_go(root, capsys, arguments):
     with pytest.raises(SystemExit) as stopped:
         run.main(arguments)
@@ -411,7 +414,9 @@ STATED = [
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_notebook_can_be_run_with_every_profile(profile):
-    assert [plan.name for plan in run.make_plans(["all"], profile, {})] == list(run.sources())
+    plans = run.make_plans(["all"], profile, {})
+    assert list(dict.fromkeys(plan.source.stem for plan in plans)) == list(run.sources())
+    assert len({plan.name for plan in plans}) == len(plans)
 
 
 def test_the_command_lines_that_the_readme_states_can_be_run():
@@ -455,6 +460,97 @@ def test_records_can_be_read_from_another_place_than_results_go_to(root, monkeyp
     assert outputs(root / "results" / "smoke" / "claims.ipynb") == f"{elsewhere}\n"
 
 
+GRID = "title: x\ndefaults: {precision: 70}\ngrid: {seeds: [3, 5], encoder: [minilm], label: [a, b]}\n"
+
+
+def test_a_grid_plans_a_notebook_once_for_each_combination_of_what_it_has(root):
+    write_notebook(root, "short", "1", parameters='profile: str = ""\nname: str = ""\nseeds: int = 1')
+    write_profile(root, GRID)
+    made = {plan.name: plan.parameters for plan in run.make_plans(["all"], "smoke", {})}
+    combinations = {
+        "plain": (3, "a"), "plain--label-b": (3, "b"), "plain--seeds-5": (5, "a"), "plain--label-b--seeds-5": (5, "b"),
+    }
+    fixed = {"profile": "smoke", "precision": 70.0, "encoder": "minilm"}
+    assert made == {
+        **{name: fixed | {"name": name, "seeds": s, "label": b} for name, (s, b) in combinations.items()},
+        "short": {"profile": "smoke", "name": "short", "seeds": 3},
+        "short--seeds-5": {"profile": "smoke", "name": "short--seeds-5", "seeds": 5},
+    }
+    assert run.own_names("smoke") == made
+
+
+def test_own_parameters_take_the_place_of_a_grid_s(root):
+    write_profile(root, GRID)
+    assert [plan.name for plan in run.make_plans(["plain"], "smoke", {"seeds": "5", "label": "b"})] == [
+        "plain--label-b--seeds-5"
+    ]
+    names = [plan.name for plan in run.make_plans(["plain"], "smoke", {"seeds": "3", "precision": "60"})]
+    assert names == ["plain--precision-60", "plain--label-b--precision-60"]
+
+
+def test_a_notebook_s_own_entry_leaves_the_grid(root):
+    write_profile(root, GRID + "notebooks: {plain: {seeds: 4}}\n")
+    assert [(plan.name, plan.parameters["seeds"]) for plan in run.make_plans(["plain"], "smoke", {})] == [
+        ("plain", 4), ("plain--label-b", 4)
+    ]
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("grid: {sedes: [1]}", "unknown parameter in grid of"), ("grid: {sedes: [1]}", "did you mean 'seeds'"),
+    ("grid: {seeds: 3}", "smoke.yaml: grid.seeds: Input should be a valid list"),
+    ("grid: {seeds: []}", "smoke.yaml: grid.seeds: List should have at least 1 item"),
+    ("grid: [seeds]", "smoke.yaml: grid: Input should be a valid dictionary"),
+    ("grid: {seeds: [3, no]}", "smoke.yaml: grid: seeds (how many): expected int, got 'no'"),
+    ("grid: {seeds: [3, 0]}", "smoke.yaml: grid: seeds (how many): expected greater than or equal to 1, got 0"),
+    ("grid: {seeds: [3, 3]}", "smoke.yaml: grid: seeds: 3 stands there twice"),
+    ("grid: {encoder: [minilm, minlm]}", "smoke.yaml: grid: encoder (registry entry): expected one of"),
+    ("grid: {name: [a]}", "grid: name is set by the run itself"),
+    ("grid: {seeds: [3]}\ndefaults: {seeds: 3}", "smoke.yaml: grid: seeds stands in defaults too"),
+])
+def test_a_malformed_grid_is_named_with_file_and_field(root, capsys, text, expected):
+    write_profile(root, f"title: x\n{text}\n")
+    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (root / "build").exists()
+
+
+def test_the_results_of_a_grid_lie_side_by_side(root):
+    write_profile(root, "title: x\ngrid: {precision: [88, 70]}\n")
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    folder = root / "results" / "smoke"
+    found = {file.stem: json.loads(file.read_text())["precision"] for file in folder.glob("*.json")}
+    assert found == {"plain": 88, "plain--precision-70": 70}
+
+
+def test_what_a_profile_s_grid_makes_can_be_committed_and_a_reader_s_own_runs_cannot():
+    def ignored(name):
+        command = ["git", "-C", str(REPOSITORY), "check-ignore", "--quiet", "--no-index", f"results/{name}"]
+        return subprocess.run(command).returncode == 0
+
+    if subprocess.run(["git", "-C", str(REPOSITORY), "rev-parse"], capture_output=True).returncode:
+        pytest.skip("not a git checkout")
+    planned = [f"{profile}/{name}" for profile in PROFILES for name in run.own_names(profile)]
+    planned += ["paper/tab02_main_results--dataset-longmemeval--encoder-gte", "paper/controls--encoder-stella"]
+    files = [f"{name}{end}" for name in planned for end in (".ipynb", ".json", ".png", "_calls.svg")]
+    assert [file for file in files if ignored(file)] == []
+    own = ["laptop/controls--seeds-5.json", "laptop/controls--dataset-toy.png", "paper/a--encoder-gte--seeds-5.json"]
+    assert [file for file in own if not ignored(file)] == []
+
+
+@pytest.mark.parametrize("missing", ["toy", "locomo"])
+def test_a_grid_whose_data_cannot_be_had_in_part_runs_smoke(root, monkeypatch, capsys, missing):
+    def load(name):
+        if name == missing:
+            raise Unavailable(f"{name}: no connection to the publisher")
+
+    monkeypatch.setattr(datasets, "load", load)
+    write_notebook(root, "plain", "print(profile, dataset)", parameters=PARAMETERS + '\ndataset: str = "toy"')
+    write_profile(root, "title: Real\ngrid: {dataset: [locomo, toy]}\n", "laptop")
+    assert run.main(["all"]) == 0
+    assert f"{missing}: no connection" in capsys.readouterr().out
+    assert outputs(root / "results" / "smoke" / "plain.ipynb") == "smoke toy\n"
+
+
 def test_all_runs_smoke_when_the_data_cannot_be_had(root, monkeypatch, capsys):
     def load(name):
         raise Unavailable(f"{name}: no connection to the publisher")
@@ -477,12 +573,12 @@ def test_list_shows_titles_and_parameters(root, capsys):
     assert "precision: float = 88.0" in shown and "target precision of the critic, %" in shown
 
 
-def start(root, *arguments):
+def start(root, *arguments, **process):
     environment = {key: value for key, value in os.environ.items() if key not in ("EARLIB_RESULTS", "EARLIB_BUILD")}
     return subprocess.Popen(
-        [sys.executable, "-m", "earlib.run", "plain", "--profile", "smoke", *arguments],
+        [sys.executable, "-m", "earlib.run", "plain", *arguments, "--profile", "smoke"],
         env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(run.__file__).parent.parent, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **process,
     )
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import ttest_1samp
 
-from earlib import __version__, evaluate, paper, paths, records
+from earlib import __version__, evaluate, paper, paths, records, run
 
 SUPPORTED, REFUTED, OPEN = "supported", "not supported", "not decidable"
 VERDICTS = (SUPPORTED, REFUTED, OPEN)
@@ -75,11 +75,14 @@ def read(profile, dataset, encoder, present, folder=None):
     Returns
     -------
     Runs
-        A record of another version or profile, or made of another dataset or encoder of the same name, is not used.
+        In a profile with a grid the records are those of the combination with this dataset and encoder. A record of
+        another version or profile, or made of another dataset or encoder of the same name, is not used.
     """
     found, absent = {}, {}
-    for short, id in RECORDS.items():
-        again = f"make it with `python -m earlib.run {id} --profile {profile}`"
+    names = _names(profile, dataset, encoder)
+    for short, source in RECORDS.items():
+        id = names.get(source, source)
+        again = f"make it with `python -m earlib.run {source} --profile {profile}`"
         try:
             record = records.load(id, profile, folder or paths.records())
         except FileNotFoundError:
@@ -101,6 +104,16 @@ def read(profile, dataset, encoder, present, folder=None):
         if short not in absent:
             found[short] = record
     return Runs(profile, dataset, encoder, found, absent)
+
+
+def _names(profile, dataset, encoder):
+    """The results of a profile in this setting by the notebooks that make them; those without a say in it included."""
+    here = {"dataset": dataset, "encoder": encoder}
+    return {
+        name.partition("--")[0]: name
+        for name, given in reversed(run.own_names(profile).items())  # of several the first
+        if all(given.get(key, value) == value for key, value in here.items())
+    }
 
 
 def sources(runs):

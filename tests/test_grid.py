@@ -1,0 +1,283 @@
+"""Runs and notebooks on workers, real processes: the same results as without, whatever becomes of a worker."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from test_run import PARAMETERS, RECORD, gone, outputs, root, start, wait_until, write_notebook  # noqa: F401 (root is a fixture)
+
+from earlib import cluster, datasets, experiment, grid, paths, run
+from earlib.config import VARIANTS, Config
+
+LEARNERS = [name for name in VARIANTS if name not in ("retriever", "ear_adapter", "explorer_test")]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster.connect(workers=2) as connected:
+        yield connected
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    """A run cache of the test's own; the embeddings are those of the session."""
+    (tmp_path / "cache").mkdir()
+    (paths.cache() / "embeddings").mkdir(exist_ok=True)
+    (tmp_path / "cache" / "embeddings").symlink_to(paths.cache() / "embeddings")
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "runs"
+
+
+def planned(*variants, **setting):
+    return grid.jobs(grid.cells(["toy"], ["minilm"], variants, **setting))
+
+
+def serial(job):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return experiment.compute(job.setting, job.config, job.found)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def assert_identical(job):
+    """What lies in the cache is, bit for bit, what a run without workers gives."""
+    found, expected = experiment.cached(job), serial(job)
+    for name, one, other in zip(expected._fields, found, expected, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes(), name
+
+
+@pytest.mark.parametrize("setting", [{"seeds": 3}, {"seeds": 2, "split": "conversation", "evaluate_every": 16}])
+def test_runs_on_workers_are_bit_for_bit_those_without(client, empty, setting):
+    runs = planned(*LEARNERS, **setting)
+    assert grid.compute(grid.missing(runs), client) == set()
+    assert len(list(empty.iterdir())) == len(LEARNERS)
+    for job in runs.values():
+        assert_identical(job)
+
+
+def test_the_candidates_that_are_sent_are_those_of_the_run():
+    found = planned("ear", seeds=1).popitem()[1].found
+    sent = grid.unpacked(grid.packed(found), found.scopes)
+    assert torch.equal(sent.memory, found.memory) and len(sent.bank) == len(found.index.unique())
+    assert torch.equal(sent.index.argsort(stable=True), found.index.argsort(stable=True))  # ties go the same way
+    assert sent.scopes == found.scopes
+    for name in ("query", "gold", "gold_count"):
+        assert torch.equal(getattr(sent, name), getattr(found, name))
+
+
+@contextmanager
+def killed(client, count):
+    """Kill as many workers, one after another, each as soon as it runs something; wait until they are gone."""
+    dead = []
+
+    def kill():
+        while len(dead) < count:
+            busy = [worker for worker, keys in client.processing().items() if keys]
+            if busy:
+                (pid,) = client.run(os.getpid, workers=busy[:1]).values()
+                os.kill(pid, signal.SIGKILL)
+                dead.append(pid)
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    yield dead
+    thread.join()
+
+
+def test_a_worker_killed_in_mid_run_loses_nothing(client, empty, capsys):
+    runs = planned("rmm", "explorer_training", "buffer_training", "ear", seeds=2, epochs=8)
+    with killed(client, 2):
+        assert grid.compute(grid.missing(runs), client) == set()
+    told = [line for line in capsys.readouterr().out.splitlines() if "died" in line]
+    again = re.compile(r"toy/minilm/\w+: its worker died; running again on tcp:\S+")
+    assert told and all(map(again.fullmatch, told))
+    for job in runs.values():
+        assert_identical(job)
+
+
+def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):
+    arguments = ["--dataset", "toy", "--variant", "retriever", "ear", "rmm", "ear_adapter", "--seeds", "2"]
+    arguments += ["--scheduler", client.scheduler.address]
+    assert grid.main(arguments) == 0
+    first = capsys.readouterr()
+    assert "runs: 2 of 2" in first.err  # EAR and its adapter alone are one run
+    head, *rows = first.out.splitlines()
+    assert head.split() == ["dataset", "encoder", "variant", "seeds", "recall@5", "hitrate@5"]
+    assert [row.split()[2] for row in rows] == ["retriever", "ear", "rmm", "ear_adapter"]
+    before = {file: file.stat().st_mtime_ns for file in empty.iterdir()}
+    arguments[-1] = "tcp://127.0.0.1:1"  # where nothing answers: nothing is asked
+    assert grid.main(arguments) == 0
+    assert capsys.readouterr() == (first.out, "")
+    assert {file: file.stat().st_mtime_ns for file in empty.iterdir()} == before
+    ear = experiment.run_variant(experiment.Setting(dataset="toy", seeds=2), "ear")
+    assert f"{100 * np.nanmean(ear.values[0], 1).mean():.1f} ±" in rows[1]
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--dataset", "tyo"], "unknown dataset 'tyo', did you mean 'toy'"),
+    (["--dataset", "toy", "--encoder", "minlm"], "unknown encoder 'minlm', did you mean 'minilm'"),
+    (["--dataset", "toy", "--variant", "rmm", "eat"], "unknown variant 'eat', did you mean 'ear'"),
+    (["--dataset", "toy", "--seeds", "0"], "seeds: Input should be greater than or equal to 1, got 0"),
+    (["--dataset", "toy", "--scheduler", "here"], "scheduler 'here': expected an address such as tcp://host:8786"),
+])
+def test_a_wrong_request_is_refused_before_anything_starts(empty, capsys, arguments, expected):
+    assert grid.main(arguments) == 2
+    message = capsys.readouterr().err
+    assert expected in message and message.count("\n") == 1
+    assert not empty.exists()
+
+
+def test_a_scheduler_that_does_not_answer_is_named(empty, capsys, monkeypatch):
+    monkeypatch.setattr(cluster, "REACHED", 1)
+    assert grid.main(["--dataset", "toy", "--variant", "ear", "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    message = capsys.readouterr().err
+    assert "no scheduler answers at tcp://127.0.0.1:1" in message and "start one with `dask scheduler`" in message
+
+
+def test_a_run_that_fails_is_told_in_a_line_and_stops_no_other(client, empty, capsys):
+    runs = planned("rmm", "ear", seeds=1)
+    bad, good = runs
+    diverging = Config(optimizer="sgd", learning_rate=1e30)
+    runs[bad] = experiment.job(bad.setting, diverging)
+    failed = grid.compute(grid.missing(runs), client)
+    assert failed == {runs[bad].key}
+    (message,) = [line for line in capsys.readouterr().err.splitlines() if "FAILED" in line]
+    assert message.startswith("toy/minilm/rmm: FAILED: FloatingPointError: the adapter diverged")
+    assert_identical(runs[good])
+    assert [line.split()[4:] for line in grid.table(runs, failed).splitlines()][1] == ["-", "-"]
+
+
+def test_a_worker_with_another_source_is_refused_by_name(client, empty, capsys, monkeypatch):
+    monkeypatch.setattr(cluster, "source", lambda: "another")
+    assert len(grid.compute(grid.missing(planned("ear", seeds=1)), client)) == 1
+    assert "OtherSource: the worker tcp://127.0.0.1:" in capsys.readouterr().err
+    assert not empty.exists()
+
+
+# -- workers apart: they share nothing with the client but the source
+
+
+@pytest.fixture
+def apart(tmp_path_factory):
+    """The address of a scheduler with one worker, which has no data, no cache and no notebooks; and its folder."""
+    folder = tmp_path_factory.mktemp("apart")
+    own = {name: str(folder / name.lower()) for name in ("EARLIB_ROOT", "EARLIB_CACHE", "EARLIB_DATA", "EARLIB_BUILD")}
+    environment = os.environ | own | {"EARLIB_RESULTS": str(folder / "results")}
+    told = folder / "scheduler.json"
+    dask = [sys.executable, "-m", "dask"]
+    ends = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": paths.ROOT}
+    scheduler = ["scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", told]
+    processes = [subprocess.Popen([*dask, *scheduler], **ends)]
+    try:
+        wait_until(lambda: told.exists() and told.read_text().endswith("}"))
+        address = json.loads(told.read_text())["address"]
+        worker = ["worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", folder]
+        processes.append(subprocess.Popen([*dask, *worker], **ends))
+        yield address, folder
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def test_workers_need_neither_data_nor_weights_nor_a_disk_in_common(apart, empty):
+    address, folder = apart
+    assert grid.main(["--dataset", "toy", "--variant", "ear", "--seeds", "2", "--scheduler", address]) == 0
+    assert_identical(planned("ear", seeds=2).popitem()[1])
+    assert not [name for name in ("earlib_root", "earlib_cache", "earlib_data", "results") if (folder / name).exists()]
+
+
+def test_notebooks_run_on_workers_apart_and_are_published_here_alone(apart, root, capsys):  # noqa: F811
+    address, folder = apart
+    for name, model in (("plain", "none"), ("asking", "some/model")):
+        where = "import os\nprint(os.environ['EARLIB_ROOT'])"
+        write_notebook(root, name, where, RECORD, parameters=f'{PARAMETERS}\nllm: str = "{model}"')
+    reads = "from earlib import paths\nprint(sorted(file.name for file in (paths.records() / profile).glob('*.json')))"
+    write_notebook(root, "claims", reads)
+    write_notebook(root, "broken", "print('so far')", "1 / 0")
+    assert run.main(["all", "--profile", "smoke", "--scheduler", address]) == 1
+    told = capsys.readouterr()
+    assert "plain: running, profile smoke, on tcp://" in told.out and "asking: running, profile smoke\n" in told.out
+    assert "broken: FAILED after" in told.err and "ZeroDivisionError: division by zero\n" in told.err
+    results = root / "results" / "smoke"
+    assert outputs(results / "plain.ipynb").startswith(f"{folder / 'earlib_root'}\n")
+    assert outputs(results / "asking.ipynb").startswith(f"{root}\n")  # the ledger of its costs is here
+    assert outputs(results / "claims.ipynb") == "['asking.json', 'plain.json']\n"
+    assert "so far" in outputs(root / "build" / "smoke" / "broken.ipynb")
+    assert not (folder / "results").exists()
+    assert not [file for file in (folder / "earlib_build").rglob("*") if file.is_file()]
+
+
+# -- notebooks on workers of this machine
+
+
+def waiting(file, then=""):
+    """A cell that tells its process and the worker's, and waits until a file is there."""
+    return (
+        f"import os, pathlib, time\nfolder = pathlib.Path({str(file.parent)!r})\n"
+        f"(folder / f'{{name}}.pid').write_text(f'{{os.getpid()}} {{os.getppid()}}')\n"
+        f"while not pathlib.Path({str(file)!r}).exists():\n    time.sleep(0.05)\n{then}"
+    )
+
+
+def test_a_notebook_whose_worker_is_killed_runs_again(root, tmp_path_factory):  # noqa: F811
+    folder = tmp_path_factory.mktemp("signs")
+    for name in ("plain", "other"):
+        write_notebook(root, name, waiting(folder / "go"), RECORD)
+    process = start(root, "other", "--jobs", "2")
+    pids = [folder / f"{name}.pid" for name in ("plain", "other")]
+    wait_until(lambda: all(file.exists() and " " in file.read_text() for file in pids))
+    kernel, worker = map(int, pids[0].read_text().split())
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: pids[0].read_text().split()[1:] not in ([], [str(worker)]))
+    wait_until(lambda: gone(kernel))
+    (folder / "go").touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "plain: its worker died; running again on tcp" in out
+    assert err == ""
+    there = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
+    assert set(there) == {f"{name}.{kind}" for name in ("plain", "other") for kind in ("ipynb", "json")}
+    assert run.main(["plain", "other", "--profile", "smoke"]) == 0  # one after another, without workers
+    assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == there
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_notebooks_leave_no_worker_no_kernel_and_the_old_results(root, tmp_path_factory, sent):  # noqa: F811
+    assert run.main(["plain", "--profile", "smoke"]) == 0
+    old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
+    folder = tmp_path_factory.mktemp("signs")
+    for name in ("plain", "other"):
+        write_notebook(root, name, RECORD.replace("agrees", "changed"), waiting(folder / "never"))
+    process = start(root, "other", "--jobs", "2", start_new_session=True)
+    pids = [folder / f"{name}.pid" for name in ("plain", "other")]
+    wait_until(lambda: all(file.exists() and " " in file.read_text() for file in pids))
+    ids = [int(pid) for file in pids for pid in file.read_text().split()]
+    if sent == signal.SIGINT:
+        os.killpg(process.pid, sent)  # as a terminal does
+    else:
+        process.send_signal(sent)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == (130 if sent == signal.SIGINT else -sent)
+    if sent == signal.SIGINT:
+        assert message.splitlines()[-1] == "interrupted; older results are as they were" and "Traceback" not in message
+    for pid in ids:
+        wait_until(lambda: gone(pid))  # noqa: B023 (called at once)
+    assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == old
+
+
+def test_names_in_a_grid_count_once():
+    assert len(grid.cells(["toy", "toy"], ["minilm"], ["ear", "rmm", "ear"])) == 2
+    assert {cell.setting.dataset for cell in grid.cells(datasets.NAMES, ["minilm"], ["ear"])} == set(datasets.NAMES)
