@@ -23,7 +23,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import nbformat
 import papermill
@@ -32,9 +32,9 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from papermill.exceptions import PapermillExecutionError
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
-from earlib import datasets, encoders, paths, rerankers
+from earlib import datasets, devices, encoders, paths, rerankers
 from earlib.config import Config
 from earlib.llm.budget import Ledger, shown
 
@@ -78,10 +78,12 @@ class Profile(BaseModel, extra="forbid"):
     """Parameters for every notebook that has them, and for single notebooks.
 
     A notebook runs once for each combination of the values in `grid` of those parameters that it has and that its own
-    entry leaves alone.
+    entry leaves alone. `device` and `precision` are those of `earlib.devices`, where the environment names no other.
     """
 
     title: str
+    device: Annotated[str, AfterValidator(devices.check)] | None = None
+    precision: Literal[tuple(devices.PRECISIONS)] | None = None
     defaults: dict[str, Any] = {}
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     notebooks: dict[str, dict[str, Any] | None] = {}
@@ -218,6 +220,13 @@ def load_profile(name):
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "the whole file"
         raise Unusable(f"{file}: {field}: {first['msg']}") from error
+
+
+def _of_machine(profile):
+    """What a profile says of the machine, as variables for a kernel; those that are set already stay."""
+    said = load_profile(profile)
+    given = {"EARLIB_DEVICE": said.device, "EARLIB_PRECISION": said.precision}
+    return {name: value for name, value in given.items() if value and name not in os.environ}
 
 
 def _check_names(profile, name, known, parameters):
@@ -497,7 +506,7 @@ class Runner:
     def execute(self, plan, work, bar=False):
         """Run the notebook in a kernel of its own; its standard error is shown as it comes."""
         specs = _ThisInterpreter()
-        specs.environment = self.environment | {
+        specs.environment = _of_machine(plan.profile) | self.environment | {
             "EARLIB_ROOT": str(paths.ROOT), "EARLIB_RESULTS": str(work / "results"),
             "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
         }
