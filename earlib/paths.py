@@ -6,6 +6,7 @@ notebook finds the same files under papermill, nbval and JupyterLab.
 
 import os
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(os.environ.get("EARLIB_ROOT") or Path(__file__).resolve().parent.parent)
@@ -85,19 +86,37 @@ def write_atomically(path, content):
     OSError
         If the folder cannot be written or the disk is full; the message names the file, the old content stays.
     """
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing(path):
+    """As `write_atomically`, for content that is written piece by piece.
+
+    Parameters
+    ----------
+    path : Path
+
+    Yields
+    ------
+    file
+        To write bytes to. It takes the place of the old content when the block ends, and is gone if the block fails.
+    """
     path = Path(path)
-    data = content.encode() if isinstance(content, str) else content
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = file.name
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
-        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
+        if isinstance(error, OSError):
+            raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
+        raise

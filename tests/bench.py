@@ -14,21 +14,28 @@ size. Questions of one conversation share candidates, which the core adapts once
 random candidates share next to none, so that their share of the matrix rate is that of the arithmetic alone.
 
 Beside these, seconds and peak memory of loading a made file of the size of LongMemEval_S, in a process of its own.
+With `--banks` instead: retrieval from ten million memories in a file, exact and approximate, from a warm and a cold
+cache. They are LoCoMo's turns, drawn again and moved as far as these lie from their nearest neighbours.
 """
 
 import argparse
+import gc
 import os
+import resource
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import bench_gpu
 import made_longmemeval
 import numpy as np
 import reference
 import torch
 
-from earlib import cluster, draws, experiment, grid, latency
+from earlib import banks, cluster, draws, experiment, grid, latency, paths
 from earlib.config import Config
 from earlib.critic import SimulatedCritic
 from earlib.datasets import longmemeval
@@ -38,6 +45,7 @@ from earlib.llm import answers, local
 
 QUERIES, BANK, DEPTH, WIDTH, SEEDS, TRAINED, EVALUATED = 1540, 5882, 20, 384, (0, 1, 2), 400, 308
 MEMORIES = 10**6
+FILED, ASKED, COLD, SLATE = 10**7, 200, 3, 5  # memories in a file, queries, runs from a cold cache, memories returned
 
 
 def made():
@@ -194,12 +202,121 @@ def language_model(questions=60):
     print(f"{local.DEFAULT}: {told}   (360 s at most)")
 
 
+def filed(folder):
+    """The bank of ten million memories and its index, made where they are missing; queries that they are asked."""
+    found, benchmark = experiment.candidates("locomo", "minilm", DEPTH), experiment.benchmark("locomo")
+    turns = torch.tensor([row for row, memory in enumerate(benchmark.memories) if memory.store == "dialogue"])
+    query = found.query[torch.randperm(len(found.query), generator=torch.Generator().manual_seed(0))[: 2 * ASKED]]
+    path = folder / f"resampled_{FILED}.npy"
+    if not path.exists():
+        print(f"{folder}: a bank of {2 * FILED * WIDTH / 1e9:.1f} GB and an index of {FILED * WIDTH / 1e9:.1f} GB")
+        spent = timed(lambda: banks.write(path, banks.resampled(found.bank[turns], FILED), FILED, WIDTH))
+        print(f"  making the bank                 {spent:8.0f} s")
+    if not banks.index_path(path).exists():
+        spent = timed(lambda: banks.build(banks.Bank(path, WIDTH), query[:ASKED]))
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        print(f"  building the index              {spent:8.0f} s   ({most:.1f} GB of memory at most, mapped pages too)")
+    return path, query[ASKED:]
+
+
+def read(path, size=2**20):
+    """Read a file from its beginning to its end into a small buffer, each thread a part of it."""
+    file, length, threads = os.open(path, os.O_RDONLY), os.path.getsize(path), torch.get_num_threads()
+
+    def part(number):
+        buffer = bytearray(size)
+        at, end = (length * place // threads for place in (number, number + 1))
+        while at < end:
+            at += os.preadv(file, [buffer], at)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(part, range(threads)))
+    os.close(file)
+
+
+def forget(path, probes=1000):
+    """Take a file out of the operating system's cache; the share of places in it that are still there."""
+    gc.collect()  # a page that is mapped stays
+    file, still = os.open(path, os.O_RDONLY), 0
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    for at in np.random.default_rng(0).integers(os.path.getsize(path), size=probes).tolist():
+        with suppress(BlockingIOError):
+            still += os.preadv(file, [bytearray(1)], at, os.RWF_NOWAIT)
+    os.close(file)
+    return still / probes
+
+
+def adapter_only(searched, query, weights):
+    """From the embedding of one query to its slate: the first stage, then the adapter on its candidates."""
+    _, index = searched.search(query, DEPTH)
+    memory = getattr(searched, "bank", searched).rows[index].float()
+    return index[banks.rerank(query[None], memory[None], weights, SLATE)[0]]
+
+
+def warm(path, query, weights, repeat):
+    """Seconds to sum the numbers of a file that is in the cache, and to retrieve from it, in turn, `[repeat, 2]`."""
+    bank = banks.Bank(path)
+    words = bank.rows.view(torch.int64)
+    works = [lambda one: words.sum(), lambda one: adapter_only(bank, one, weights)]
+    for work in works:
+        work(query[0])
+    return [[timed(lambda: work(one)) for work in works] for one in query[:repeat]]  # noqa: B023 (called at once)
+
+
+def cold(path, query, weights, repeat):
+    """Seconds to read a file that is not in the cache, and to retrieve from it, in turn, `[repeat, 2]`."""
+    works = [lambda one: read(path), lambda one: adapter_only(banks.Bank(path), one, weights)]
+    taken, left = [], []
+    for one in query[:repeat]:
+        taken.append([])
+        for work in works:
+            left.append(forget(path))
+            taken[-1].append(timed(lambda: work(one)))  # noqa: B023
+    print(f"before each cold run at most {100 * max(left):.1f} % of the file was still in the cache")
+    return taken
+
+
+def large_banks(options):
+    """Exact retrieval as a share of the rate of reading; the approximate one's recall and time."""
+    path, query = filed(Path(options.folder or paths.cache() / "banks"))
+    weights = 0.01 * torch.randn(2, WIDTH, WIDTH, generator=torch.Generator().manual_seed(0))
+    size = os.path.getsize(path)
+    print(f"{FILED:,} memories in fp16, d = {WIDTH}, {size / 1e9:.1f} GB")
+    warmth = {
+        "warm cache (reading: the mapped file is summed)": warm(path, query, weights, options.repeat),
+        "cold cache (POSIX_FADV_DONTNEED; reading: in large parts, each thread its own)": cold(
+            path, query, weights, COLD
+        ),
+    }
+    for told, taken in warmth.items():
+        reading, searching = np.median(taken, axis=0)
+        share = np.median([one / other for one, other in taken])
+        print(f"{told}; medians of {len(taken)}, in turn")
+        print(f"  reading                         {reading:8.3f} s   ({size / reading / 1e9:.2f} GB/s)")
+        print(f"  exact adapter-only retrieval    {searching:8.3f} s   ({size / searching / 1e9:.2f} GB/s)")
+        print(f"  share of the rate of reading    {100 * share:8.1f} %   (at least 80 %)")
+    bank = banks.Bank(path)
+    index = banks.load(bank)
+    expected, found = bank.search(query, DEPTH)[1], index.search(query, DEPTH)[1]  # and warms it
+    spent = 1000 * np.array([timed(lambda: adapter_only(index, one, weights)) for one in query])  # noqa: B023
+    print(
+        f"approximate, {index.lists.nprobe} of {index.lists.nlist:,} lists; {len(query)} queries that did not choose it"
+    )
+    print(f"  recall@{DEPTH}                       {banks.recall(found, expected):8.4f}     (at least 0.95)")
+    print(f"  adapter-only retrieval, mean    {spent.mean():8.2f} ms  (under 20 ms)")
+    print(f"  median and 99th percentile      {np.median(spent):8.2f} ms, {np.percentile(spent, 99):.2f} ms")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--plain-queries", type=int, default=TRAINED, help="queries that the transcription is timed on")
     parser.add_argument("--repeat", type=int, default=9, help="runs of the core; the median counts")
     parser.add_argument("--workers", action="store_true", help="time the grid of runs on two workers alone")
     parser.add_argument("--llm", action="store_true", help="time the language model of this machine instead; minutes")
+    parser.add_argument("--gpu", action="store_true", help="time training and encoding on a CUDA device instead")
+    parser.add_argument("--banks", action="store_true", help="time ten million memories in a file instead; 12 GB")
+    parser.add_argument("--folder", help="where that file lies and stays; default: the cache's")
     options = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
     if options.llm:
@@ -207,6 +324,12 @@ def main():
         return
     if options.workers:
         workers()
+        return
+    if options.banks:
+        large_banks(options)
+        return
+    if options.gpu:
+        bench_gpu.main()
         return
     for name, found in problems():
         measure(name, found, options)

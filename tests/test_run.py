@@ -626,3 +626,27 @@ def test_two_runs_at_once_do_not_disturb_each_other(root):
         process.communicate()
     names = {file.name for file in (root / "results" / "smoke").iterdir()}
     assert names == {f"plain--seeds-{seeds}.{kind}" for seeds in (4, 5) for kind in ("ipynb", "json")}
+
+
+def test_a_profile_names_the_device_of_its_kernels_unless_the_environment_does(root, monkeypatch):
+    told = "import os\nprint(os.environ.get('EARLIB_DEVICE'), os.environ.get('EARLIB_PRECISION'))\n" + RECORD
+    write_notebook(root, "plain", told)
+    write_profile(root, "title: x\ndevice: cuda:3\nprecision: mixed\n")
+
+    def said():
+        assert run.main(["plain", "--profile", "smoke"]) == 0
+        return (root / "results" / "smoke" / "plain.ipynb").read_text()
+
+    assert "cuda:3 mixed" in said()
+    monkeypatch.setenv("EARLIB_DEVICE", "cpu")
+    assert "cpu mixed" in said()
+
+
+@pytest.mark.parametrize("line, expected", [
+    ("device: gpu", "smoke.yaml: device: .*expected cpu, cuda or cuda:N, got 'gpu'"),
+    ("precision: half", "smoke.yaml: precision: Input should be 'full' or 'mixed'"),
+])
+def test_a_profile_with_an_unknown_device_or_precision_is_refused(root, line, expected):
+    write_profile(root, f"title: x\n{line}\n")
+    with pytest.raises(run.Unusable, match=expected):
+        run.load_profile("smoke")

@@ -1,0 +1,446 @@
+"""Banks that outgrow memory: embeddings in a mapped file, searched exactly as a stream or approximately by an index.
+
+Both searches are one call, `search(query, k)`. The adapter comes into it in one of two ways: as in the paper, applied
+to the K candidates that the frozen embeddings bring (`rerank`); or, once it is frozen, folded into the bank: all
+memories are adapted in one pass (`fold`), and queries when they are asked (`adapt`).
+"""
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import faiss
+import numpy as np
+import torch
+
+from earlib import candidates, paths
+from earlib.candidates import top_k
+from earlib.ranking import best
+
+ROWS = 2**16  # rows of a bank that are made, read or searched at a time: 50 MB of 384 dimensions in fp16
+TRAINED_ON = 64  # rows a list on which an index learns its lists
+RESCORED = 5  # candidates of an index that are multiplied again, for each that is wanted
+AIM = 0.95  # recall at which an index probes no further lists
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def write(path, blocks, count, dimension, dtype=np.float16):
+    """Write a bank as a NumPy file (.npy), block by block; an index of the bank that stood there before goes.
+
+    Parameters
+    ----------
+    path : Path
+    blocks : iterable of numpy.ndarray
+        Unit embeddings, `[m, d]` each.
+    count, dimension : int
+        M, how many there are in all, and d.
+    dtype : {numpy.float16, numpy.float32}
+        As what they are kept.
+
+    Raises
+    ------
+    OSError
+        If the disk has too little room (told before anything is written) or cannot be written; the old file stays.
+    ValueError
+        If the blocks have another width, are more or fewer than M, or hold a number that is not finite; likewise.
+    """
+    path, dtype = Path(path), np.dtype(dtype)
+    _check_room(path, count * dimension * dtype.itemsize)
+    written = 0
+    with paths.replacing(path) as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count, dimension)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            with np.errstate(over="ignore"):  # too large for the format: infinite, which is refused
+                kept = np.ascontiguousarray(block, dtype)
+            _check_block(path, kept, written, count, dimension)
+            file.write(kept)
+            written += len(kept)
+        if written < count:
+            raise ValueError(f"{path}: expected {count:,} memories, got {written:,}; the old file stays")
+        index_path(path).unlink(missing_ok=True)
+
+
+def _check_room(path, needed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(path.parent).free
+    if needed > free:
+        told = f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+        raise OSError(f"{path}: a bank of this size {told}; free the disk, choose another folder or fewer memories")
+
+
+def _check_block(path, block, written, count, dimension):
+    if block.ndim != 2 or block.shape[1] != dimension:
+        raise ValueError(f"{path}: expected embeddings of {dimension} dimensions, got a block of shape {block.shape}")
+    if written + len(block) > count:
+        raise ValueError(f"{path}: expected {count:,} memories, got more")
+    finite = np.isfinite(block).all(axis=1)
+    if not finite.all():
+        row = written + int(np.argmin(finite))
+        raise ValueError(f"{path}: memory {row} is not finite as {block.dtype}; encode it anew")
+
+
+def index_path(path):
+    """Where the index of a bank lies: beside it."""
+    return Path(path).with_suffix(".faiss")
+
+
+class Bank:
+    """A bank in a file, mapped into memory, so that only what is read takes memory, and only while there is room.
+
+    Parameters
+    ----------
+    path : Path
+        As `write` makes it.
+    dimension : int, optional
+        The width that is expected.
+
+    Raises
+    ------
+    ValueError
+        If the file is no bank, is cut short, or has another width; it and what was expected are named.
+    """
+
+    def __init__(self, path, dimension=None):
+        self.path = Path(path)
+        again = "write the bank anew"
+        try:
+            rows = np.load(self.path, mmap_mode="c", allow_pickle=False)  # torch warns of memory it may not write to
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{self.path}: not a whole bank ({error}); {again}") from None
+        if rows.ndim != 2 or rows.dtype not in (np.float16, np.float32) or not rows.flags.c_contiguous:
+            told = f"expected rows of float16 or float32, found {rows.dtype} of shape {rows.shape}"
+            raise ValueError(f"{self.path}: {told}; {again}")
+        if dimension not in (None, rows.shape[1]):
+            raise ValueError(f"{self.path}: expected {dimension} dimensions, found {rows.shape[1]}; {again}")
+        self.rows = torch.from_numpy(rows)
+
+    def __len__(self):
+        return len(self.rows)
+
+    @property
+    def dimension(self):
+        """d, the width of the embeddings."""
+        return self.rows.shape[1]
+
+    def blocks(self):
+        """The bank in float32, `[m, d]` at a time; with the first row of each."""
+        for number, block in enumerate(self.rows.split(ROWS)):
+            yield number * ROWS, block.float()
+
+    def search(self, query, k):
+        """The k memories closest to each query; as `candidates.top_k` of the same numbers in float32, ties included.
+
+        One query is multiplied in the format of the file, so that it takes little longer than reading. Several share
+        each block in float32.
+
+        Parameters
+        ----------
+        query : torch.Tensor
+            Unit embeddings, `[..., d]` float32.
+        k : int
+
+        Returns
+        -------
+        similarity : torch.Tensor
+            Descending, `[..., k]` float32.
+        index : torch.Tensor
+            Rows of the bank, `[..., k]` int64.
+
+        Raises
+        ------
+        ValueError
+            If k is not between 1 and M, or an embedding is not finite or has another width.
+        """
+        _check_query(query, self)
+        if self.rows.dtype == torch.float32 or not 1 <= k <= len(self):
+            return top_k(query, self.rows, k)
+        if query.numel() == self.dimension:
+            similarity, index = self._stream(query.reshape(-1), k)
+        else:
+            similarity, index = self._share(query.reshape(-1, self.dimension), k)
+        return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
+
+    def _stream(self, query, k):
+        """The k best rows for one query, `[k]`: the bank is read once, and what may be among them multiplied again."""
+        blocks = list(zip(range(0, len(self), ROWS), self.rows.split(ROWS), strict=True))
+        # More than k a block, so that a block whose own k are close seldom has to be looked at again.
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            kept = list(threads.map(lambda block: _scan(block[1].numpy(), query.numpy(), 2 * k), blocks))
+        bound = np.sort(np.concatenate([products for products, _ in kept]))[-k] - 2 * _off(query)
+        if bound == -np.inf:
+            raise ValueError(f"{self.path}: memories are not finite; write the bank anew")
+        near = []
+        for (start, block), (products, places) in zip(blocks, kept, strict=True):
+            if len(products) < len(block) and (products >= bound).all():  # there may be more
+                places = top_k(query, block.float(), min(k, len(block)))[1].numpy()
+            else:
+                places = places[products >= bound]
+            near.append(start + np.sort(places))  # in the bank's order: of equal ones the first wins
+        near = torch.from_numpy(np.concatenate(near))
+        similarity, place = top_k(query, self.rows[near].float(), k)
+        return similarity, near[place]
+
+    def _share(self, query, k):
+        """The k best rows for each of many queries, `[Q, k]`: every block is read once for all of them."""
+        similarity, index = torch.empty(len(query), 0), torch.empty(len(query), 0, dtype=torch.int64)
+        for start, block in self.blocks():
+            products, places = top_k(query, block, min(k, len(block)))
+            similarity, index = torch.cat([similarity, products], 1), torch.cat([index, start + places], 1)
+            order = best(similarity, k)  # what was found before stands first, so that it wins a tie
+            similarity, index = similarity.gather(1, order), index.gather(1, order)
+        return similarity, index
+
+
+def _scan(block, query, count):
+    """Products of one query with the rows of a block that have the highest, and those rows; in no order.
+
+    The library multiplies fp16 without a copy in float32, which is what makes it as fast as reading.
+    """
+    count = min(count, len(block))
+    products, places = np.full(count, -np.inf, np.float32), np.full(count, -1, np.int64)
+    quantizer = faiss.ScalarQuantizer(block.shape[1], faiss.ScalarQuantizer.QT_fp16)
+    scanner = quantizer.select_InvertedListScanner(faiss.METRIC_INNER_PRODUCT, None, True, None, False)
+    scanner.set_query(faiss.swig_ptr(query))
+    scanner.set_list(0, 0.0)
+    codes, (heap, ids) = block.view(np.uint8).reshape(-1), map(faiss.swig_ptr, (products, places))
+    scanner.scan_codes(len(block), faiss.swig_ptr(codes), None, heap, ids, count)
+    return products, places
+
+
+def _off(query):
+    """How far a float32 product with a row of unit length can be off, however it is summed; see `candidates`."""
+    return 1.02 * (len(query) + 4) * 2.0**-24 * query.double().norm().item()
+
+
+def _check_query(query, bank):
+    if query.shape[-1] != bank.dimension:
+        raise ValueError(f"{bank.path}: expected queries of {bank.dimension} dimensions, got {query.shape[-1]}")
+    if not torch.isfinite(query).all():
+        raise ValueError(f"{bank.path}: the embedding of a query is not finite; encode it anew")
+
+
+# -- the approximate index ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """An approximate index of a bank: lists of memories around centres, of which a query's nearest few are searched.
+
+    The lists hold 8 bits a number; what they bring is multiplied again with the bank's own rows.
+
+    Attributes
+    ----------
+    bank : Bank
+    lists : faiss.IndexIVF
+        Its `nprobe` is how many lists are searched.
+    """
+
+    bank: Bank
+    lists: faiss.IndexIVF
+
+    def search(self, query, k):
+        """As `Bank.search`, but a memory in a list that is not searched is missed."""
+        _check_query(query, self.bank)
+        if not 1 <= k <= len(self.bank):
+            raise ValueError(f"k = {k}: expected 1 to {len(self.bank)}, the number of memories in the bank")
+        flat = query.reshape(-1, self.bank.dimension)
+        wanted = min(RESCORED * k, len(self.bank))
+        _, rows = self.lists.search(flat.numpy(), wanted)
+        if (rows[:, k - 1] < 0).any():  # the lists searched hold fewer than k
+            _, rows = self.lists.search(flat.numpy(), wanted, params=faiss.SearchParametersIVF(nprobe=self.lists.nlist))
+        rows = torch.from_numpy(rows).sort(1).values  # in the bank's order: of equal ones the first wins
+        found = self.bank.rows[rows.clamp(min=0)].double()
+        similarity = torch.einsum("qd,qkd->qk", flat.double(), found).float().masked_fill(rows < 0, -torch.inf)
+        order = best(similarity, k)
+        similarity, rows = similarity.gather(1, order), rows.gather(1, order)
+        return similarity.view(*query.shape[:-1], k), rows.view(*query.shape[:-1], k)
+
+
+def build(bank, query, k=20, lists=None):
+    """Build the index of a bank, beside it, and print its recall against the exact search.
+
+    Twice as many lists are searched, and twice as many again, until the recall on the queries is 0.95.
+
+    Parameters
+    ----------
+    bank : Bank
+    query : torch.Tensor
+        Queries to measure the recall on, `[Q, d]` float32.
+    k : int
+        Of recall@k.
+    lists : int, optional
+        How many; default: the root of the bank's size.
+
+    Returns
+    -------
+    Index
+    """
+    lists = lists or max(1, round(len(bank) ** 0.5))
+    made = faiss.index_factory(bank.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+    made.cp.min_points_per_centroid = 1  # a small bank is told nothing about too few
+    every = max(1, len(bank) // (TRAINED_ON * lists))
+    made.train(bank.rows[::every].float().numpy())
+    for _, block in bank.blocks():
+        made.add(block.numpy())
+    made.parallel_mode = 1  # one query uses all threads
+    _, expected = bank.search(query, k)
+    while True:
+        reached = recall(Index(bank, made).search(query, k)[1], expected)
+        print(f"{lists:,} lists, {made.nprobe} searched: recall@{k} {reached:.4f} on {len(query)} queries")
+        if reached >= AIM or made.nprobe == lists:
+            break
+        made.nprobe = min(2 * made.nprobe, lists)
+    with paths.replacing(index_path(bank.path)) as file:
+        faiss.write_index(made, faiss.PyCallbackIOWriter(file.write))
+    return Index(bank, made)
+
+
+def load(bank):
+    """The index that was built of a bank, its lists left in their file.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or the file is not one of this bank; it and the next step are named.
+    """
+    path = index_path(bank.path)
+    again = "build it anew with `banks.build`"
+    try:
+        lists = faiss.read_index(os.fspath(path), faiss.IO_FLAG_MMAP)
+    except RuntimeError as error:
+        reason = str(error).rpartition("Error: ")[2].strip()
+        raise ValueError(f"{path}: no index can be read ({reason}); {again}") from None
+    if (lists.ntotal, lists.d) != (len(bank), bank.dimension):
+        told = f"expected {len(bank):,} memories of {bank.dimension} dimensions, found {lists.ntotal:,} of {lists.d}"
+        raise ValueError(f"{path}: {told}; {again}")
+    lists.parallel_mode = 1
+    return Index(bank, lists)
+
+
+def recall(found, expected):
+    """Share of the rows expected that were found, on average over queries; both `[Q, k]`."""
+    return (found.unsqueeze(-1) == expected.unsqueeze(-2)).any(-2).double().mean().item()
+
+
+# -- the adapter -------------------------------------------------------------------------------------------------------
+
+
+def adapt(rows, weights):
+    """Embeddings as an adapter maps them, (I + W) x scaled to unit length (Eq. 3).
+
+    Parameters
+    ----------
+    rows : torch.Tensor
+        `[..., d]`.
+    weights : torch.Tensor
+        W_q or W_m, `[d, d]`.
+    """
+    return torch.nn.functional.normalize(rows + rows @ weights.T, dim=-1)
+
+
+def fold(bank, weights, path):
+    """Write a bank of adapted memories, in one pass over another.
+
+    Parameters
+    ----------
+    bank : Bank
+    weights : torch.Tensor
+        W_m, `[d, d]`, of an adapter that learns no more: another one needs another pass.
+    path : Path
+
+    Returns
+    -------
+    Bank
+        Of the same format; to be asked with adapted queries.
+    """
+    blocks = (adapt(block, weights).numpy() for _, block in bank.blocks())
+    write(path, blocks, len(bank), bank.dimension, bank.rows.numpy().dtype)
+    return Bank(path)
+
+
+def rerank(query, memory, weights, size):
+    """The candidates that the adapter puts first, as the paper applies it.
+
+    Parameters
+    ----------
+    query : torch.Tensor
+        `[N, d]`.
+    memory : torch.Tensor
+        The candidates of each, `[N, K, d]`, the best first.
+    weights : torch.Tensor
+        W_q and W_m, `[2, d, d]`.
+    size : int
+        s.
+
+    Returns
+    -------
+    torch.Tensor
+        Candidate indices, `[N, s]`, the best first.
+    """
+    scores = torch.einsum("nd,nkd->nk", adapt(query, weights[0]), adapt(memory, weights[1]))
+    return best(scores, size)
+
+
+def folded_candidates(benchmark, found, weights, store="dialogue"):
+    """Candidates of all questions from a bank into which an adapter is folded, kept in fp16.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+    found : Candidates
+        From the frozen bank.
+    weights : torch.Tensor
+        W_q and W_m, `[2, d, d]`.
+    store : {"dialogue", "observation", "both"}
+
+    Returns
+    -------
+    Candidates
+    """
+    query, bank = adapt(found.query, weights[0]), adapt(found.bank, weights[1]).half().float()
+    stores = candidates.STORES[store]
+    index = candidates._search(benchmark, benchmark.asked, query, bank, stores, found.index.shape[1])
+    gold, _ = candidates._gold(benchmark.memories, benchmark.asked, index, stores)
+    return replace(found, query=query, bank=bank, index=index, gold=gold)
+
+
+# -- a large bank made of a small one ----------------------------------------------------------------------------------
+
+
+def resampled(real, count, seed=0):
+    """Memories that lie about real ones as these about each other.
+
+    Each is a real embedding o, drawn with replacement, moved along the sphere in a random direction t (a unit vector
+    orthogonal to o) until its cosine with o is c, that of a real memory, drawn likewise, and its nearest neighbour:
+
+        m = c o + sqrt(1 - c^2) t
+
+    Parameters
+    ----------
+    real : torch.Tensor
+        Unit embeddings, `[n, d]` float32.
+    count : int
+        How many to make.
+    seed : int
+        The first memories are the same however many follow.
+
+    Yields
+    ------
+    numpy.ndarray
+        `[m, d]` float32.
+    """
+    nearest = top_k(real, real, 2)[0][:, 1].clamp(max=1)  # itself is the first, or a copy of it
+    rng = torch.Generator().manual_seed(seed)
+    for start in range(0, count, ROWS):
+        size = min(ROWS, count - start)
+        origin, drawn = torch.randint(len(real), (2, ROWS), generator=rng)
+        direction = torch.randn(ROWS, real.shape[1], generator=rng)
+        origin, cosine = real[origin], nearest[drawn, None]
+        direction -= origin * (direction * origin).sum(1, keepdim=True)
+        direction = torch.nn.functional.normalize(direction, dim=1)
+        yield (cosine * origin + (1 - cosine**2).sqrt() * direction)[:size].numpy()

@@ -1,0 +1,327 @@
+"""Banks in files: exact search as in memory, whatever the blocks; an index beside it; adapters folded in or applied."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import faiss
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from earlib import banks, evaluate, experiment
+from earlib.adapter import Adapter
+from earlib.banks import Bank
+from earlib.candidates import top_k
+from earlib.config import VARIANTS, Config
+
+
+def unit(rows, seed=0, width=48):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(rows, width, generator=rng), dim=-1)
+
+
+def write(path, rows, dtype=np.float16):
+    banks.write(path, [part.numpy() for part in rows.split(7)], len(rows), rows.shape[1], dtype)
+    return Bank(path)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "bank.npy"
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    bank = write(tmp_path_factory.mktemp("banks") / "bank.npy", unit(4000))
+    return bank, banks.build(bank, unit(50, seed=1))
+
+
+def equal(one, other):
+    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+vectors = st.lists(st.integers(-2, 2), min_size=3, max_size=3).filter(any)
+
+
+@settings(max_examples=200)
+@given(st.lists(vectors, min_size=1, max_size=60), st.lists(vectors, min_size=1, max_size=3), st.data())
+def test_a_stream_in_any_blocks_finds_what_memory_finds(tmp_path_factory, rows, queries, data):
+    """Few directions, so that most memories tie; rounded to fp16 before they are compared."""
+    rows, queries = (torch.nn.functional.normalize(torch.tensor(one).float(), dim=-1) for one in (rows, queries))
+    dtype = data.draw(st.sampled_from([np.float16, np.float32]))
+    k = data.draw(st.integers(1, len(rows)))
+    bank = write(tmp_path_factory.mktemp("bank") / "bank.npy", rows, dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(banks, "ROWS", data.draw(st.integers(1, 70)))
+        for asked in (queries, queries[0]):
+            assert equal(bank.search(asked, k), top_k(asked, torch.from_numpy(rows.numpy().astype(dtype)).float(), k))
+
+
+@pytest.mark.parametrize("block", [300, 1024, 2**16])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_equal_memories_tie_wherever_they_stand(path, monkeypatch, block, dtype):
+    monkeypatch.setattr(banks, "ROWS", block)
+    rows = unit(3000, width=384)
+    rows[[5, 1023, 1024, 2999]] = rows[0].clone()
+    rows[1500:1600] = rows[1400].clone()  # more than a block keeps
+    bank = write(path, rows, dtype)
+    for query in (rows[0], rows[1400], unit(1, 3, 384)[0], rows[[0, 1400]]):
+        assert equal(bank.search(query, 20), top_k(query, bank.rows.float(), 20))
+    assert bank.search(rows[0], 5)[1].tolist() == [0, 5, 1023, 1024, 2999]
+    assert bank.search(rows[1400], 20)[1].tolist() == [1400, *range(1500, 1519)]
+
+
+def test_products_that_differ_by_a_rounding_are_told_apart(path):
+    """Rows that hold the same numbers in another order: float32 sums them otherwise, float64 as one."""
+    rng = torch.Generator().manual_seed(0)
+    base = unit(1, width=384)[0]
+    order = torch.rand(5000, 384, generator=rng).argsort(1)
+    bank = write(path, base[order])
+    query = torch.ones(384) / 384**0.5
+    assert equal(bank.search(query, 20), top_k(query, bank.rows.float(), 20))
+
+
+def test_a_bank_is_a_numpy_file(path):
+    rows = unit(30)
+    bank = write(path, rows)
+    assert np.array_equal(np.load(path, allow_pickle=False), rows.half().numpy())
+    assert (len(bank), bank.dimension) == (30, 48) and [file.name for file in path.parent.iterdir()] == ["bank.npy"]
+
+
+@pytest.mark.parametrize("k", [0, 31])
+def test_k_out_of_range(path, k):
+    bank = write(path, unit(30))
+    for searched in (bank, banks.build(bank, unit(2))):
+        with pytest.raises(ValueError, match=f"k = {k}: expected 1 to 30"):
+            searched.search(unit(1)[0], k)
+
+
+def test_queries_that_cannot_be_asked(path):
+    bank = write(path, unit(30))
+    for searched in (bank, banks.build(bank, unit(2))):
+        with pytest.raises(ValueError, match="expected queries of 48 dimensions, got 47"):
+            searched.search(unit(1, width=47), 3)
+        with pytest.raises(ValueError, match="bank.npy: the embedding of a query is not finite"):
+            searched.search(unit(2) * torch.inf, 3)
+
+
+# -- files that are not whole ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [20, 0.5, -1])
+def test_a_file_cut_short_is_named(path, left):
+    write(path, unit(30))
+    size = path.stat().st_size
+    os.truncate(path, left if left > 1 else int(left * size) if left > 0 else size + left)
+    with pytest.raises(ValueError, match=r"bank.npy: not a whole bank \(.*\); write the bank anew"):
+        Bank(path)
+
+
+def test_a_file_of_another_kind_is_named(path):
+    write(path, unit(30))
+    with pytest.raises(ValueError, match="bank.npy: expected 384 dimensions, found 48; write the bank anew"):
+        Bank(path, 384)
+    for wrong in (np.ones(5, np.float16), np.ones((5, 2), int), np.ones((5, 2), np.float16, order="F")):
+        np.save(path, wrong)
+        with pytest.raises(ValueError, match="bank.npy: expected rows of float16 or float32"):
+            Bank(path)
+    np.save(path, np.array([{}], object), allow_pickle=True)
+    with pytest.raises(ValueError, match="bank.npy: not a whole bank .*Python objects"):
+        Bank(path)
+    path.write_text("text")
+    with pytest.raises(ValueError, match="bank.npy: not a whole bank"):
+        Bank(path)
+
+
+def broken(rows):
+    yield rows[:10]
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("blocks", "error", "message"),
+    [
+        (lambda rows: broken(rows), KeyboardInterrupt, None),
+        (lambda rows: [rows[:20]], ValueError, "expected 30 memories, got 20"),
+        (lambda rows: [rows, rows[:1]], ValueError, "expected 30 memories, got more"),
+        (
+            lambda rows: [rows[:, :40]],
+            ValueError,
+            r"expected embeddings of 48 dimensions, got a block of shape \(30, 4",
+        ),
+        (lambda rows: [rows[:10], rows[10:] * np.float32(1e9)], ValueError, "memory 10 is not finite as float16"),
+        (lambda rows: [rows + np.float32(np.nan)], ValueError, "memory 0 is not finite"),
+    ],
+)
+def test_an_interrupted_write_leaves_no_half_bank(path, blocks, error, message):
+    rows = unit(30).numpy()
+    with pytest.raises(error, match=message):
+        banks.write(path, blocks(rows), 30, 48)
+    assert list(path.parent.iterdir()) == []
+    write(path, unit(5))
+    before = path.read_bytes()
+    with pytest.raises(error, match=message):
+        banks.write(path, blocks(rows), 30, 48)
+    assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["bank.npy"]
+
+
+def test_a_killed_write_leaves_the_old_bank(path):
+    write(path, unit(5))
+    before = path.read_bytes()
+    code = "import os, sys, numpy as np\nfrom earlib import banks\n"
+    code += "blocks = (np.ones((9, 4)) if n < 3 else os.kill(os.getpid(), 9) for n in range(9))\n"
+    code += "banks.write(sys.argv[1], blocks, 81, 4)"
+    done = subprocess.run([sys.executable, "-c", code, path], timeout=120)
+    assert done.returncode == -signal.SIGKILL and path.read_bytes() == before
+
+
+def test_a_bank_too_large_for_the_disk_is_refused_at_once(path):
+    with pytest.raises(OSError, match=r"bank.npy: a bank of this size needs 768000000.0 GB, .* GB are free"):
+        banks.write(path, broken(unit(30)), 10**15, 384)
+    assert list(path.parent.iterdir()) == []
+
+
+# -- the index ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_recall_of_an_index_is_measured_and_printed(path, capsys):
+    bank, query = write(path, unit(4000)), unit(50, seed=1)
+    index = banks.build(bank, query)
+    lines = capsys.readouterr().out.splitlines()
+    reached = banks.recall(index.search(query, 20)[1], bank.search(query, 20)[1])
+    assert reached >= banks.AIM and f"{index.lists.nprobe} searched: recall@20 {reached:.4f} on 50 queries" in lines[-1]
+    assert [int(line.split()[2]) for line in lines[:-1]] == [2**n for n in range(len(lines) - 1)]
+    assert all(float(line.split("recall@20 ")[1].split()[0]) < banks.AIM for line in lines[:-1])
+
+
+def test_with_all_lists_searched_it_is_exact(large):
+    bank, index = large
+    index.lists.nprobe, before = index.lists.nlist, index.lists.nprobe
+    query = unit(30, seed=2)
+    for asked in (query, query[0]):
+        assert equal(index.search(asked, 20), bank.search(asked, 20))
+    index.lists.nprobe = before
+
+
+def test_few_memories_in_the_lists_searched(path):
+    bank = write(path, unit(300))
+    index = banks.build(bank, unit(5), k=1, lists=100)
+    index.lists.nprobe = 1
+    similarity, found = index.search(unit(9, seed=5), 50)
+    assert (
+        (found >= 0).all() and torch.isfinite(similarity).all() and all(len(set(row)) == 50 for row in found.tolist())
+    )
+
+
+def test_an_index_is_read_again(large):
+    bank, index = large
+    read = banks.load(Bank(bank.path))
+    assert read.lists.nprobe == index.lists.nprobe
+    assert equal(read.search(unit(9, seed=2), 20), index.search(unit(9, seed=2), 20))
+
+
+def test_an_index_that_is_not_of_this_bank(path):
+    bank = write(path, unit(300))
+    with pytest.raises(ValueError, match=r"bank.faiss: no index can be read \(.*\); build it anew"):
+        banks.load(bank)
+    banks.build(bank, unit(5))
+    kept = banks.index_path(path).read_bytes()
+    bank = write(path, unit(301))
+    assert not banks.index_path(path).exists()  # an index never outlives its bank
+    banks.index_path(path).write_bytes(kept)
+    with pytest.raises(ValueError, match="bank.faiss: expected 301 memories of 48 dimensions, found 300 of 48"):
+        banks.load(bank)
+    banks.index_path(path).write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(ValueError, match=r"bank.faiss: no index can be read"):
+        banks.load(bank)
+
+
+def test_recall_counts_what_was_found():
+    assert banks.recall(torch.tensor([[1, 2], [9, 3]]), torch.tensor([[2, 1], [3, 4]])) == 0.75
+
+
+# -- the adapter -------------------------------------------------------------------------------------------------------
+
+
+def weights(width=48, seed=0):
+    return torch.randn(2, width, width, generator=torch.Generator().manual_seed(seed)) * 0.05
+
+
+def test_an_adapter_folded_in_is_the_adapter_of_every_memory(path, monkeypatch):
+    monkeypatch.setattr(banks, "ROWS", 64)
+    W = weights()
+    rows, query = unit(300), unit(6, seed=1)
+    bank = write(path, rows)
+    folded = banks.fold(bank, W[1], path.with_name("folded.npy"))
+    scores, _, _ = Adapter(1, 48, start=W[:, None]).score(query[None], bank.rows.float()[None])
+    similarity, index = folded.search(banks.adapt(query, W[0]), 20)
+    assert similarity.numpy() == pytest.approx(scores[0].detach().gather(1, index).numpy(), abs=1e-3)  # kept as fp16
+    assert banks.recall(index, scores[0].topk(20).indices) > 0.97
+    exact = (bank.rows.float() + bank.rows.float() @ W[1].T).double()
+    exact = exact / exact.norm(dim=1, keepdim=True)
+    assert (folded.rows.double() - exact).abs().max() < 2**-11  # half a unit of the last digit below 1
+    assert folded.rows.dtype == bank.rows.dtype
+
+
+def test_candidates_are_reranked_as_the_adapter_scores_them():
+    W = weights()
+    rows, query = unit(90).view(3, 30, 48), unit(3, seed=1)
+    order = banks.rerank(query, rows, W, 5)
+    for one, memory, places in zip(query, rows, order, strict=True):
+        scores, _, _ = Adapter(1, 48, start=W[:, None]).score(one[None, None], memory[None])
+        assert places.tolist() == scores[0, 0].topk(5).indices.tolist()
+
+
+def test_an_adapter_that_changes_nothing_leaves_the_ranking(path):
+    rows, none = unit(300), torch.zeros(2, 48, 48)
+    bank = write(path, rows)
+    folded = banks.fold(bank, none[1], path.with_name("folded.npy"))
+    query = unit(4, seed=1)
+    _, index = bank.search(query, 20)
+    assert (banks.rerank(query, bank.rows[index].float(), none, 5) == torch.arange(5)).all()
+    assert banks.recall(folded.search(query, 20)[1], index) > 0.97  # rounded once more
+
+
+def test_both_uses_of_an_adapter_on_questions():
+    setting, config = experiment.Setting(dataset="toy", seeds=1), Config(**VARIANTS["ear_adapter"].changes)
+    found = experiment.candidates_of(setting, config.depth)
+    W = experiment.trained_weights(setting, config)[:, 0]
+    _, asked = experiment.split(found.scopes, setting, 0)
+    asked = torch.from_numpy(asked)
+    slates = banks.rerank(found.query[asked], found.memory[asked], W, 5)
+    usual = experiment.run_variant(setting, "ear_adapter").slates[0]
+    assert (slates.numpy() == usual).all(1).mean() > 0.9  # sums in another order may turn a near tie
+    folded = banks.folded_candidates(experiment.benchmark("toy"), found, W)
+    assert folded.index.shape == found.index.shape
+    values = evaluate.measure(folded, asked[None], torch.arange(5).expand(1, len(asked), -1))
+    assert 0 < np.nanmean(values[0]) <= 1
+
+
+# -- a large bank made of a small one ----------------------------------------------------------------------------------
+
+
+def test_resampled_memories_lie_as_far_from_real_ones_as_these_from_each_other():
+    real = unit(40, width=64) + unit(1, seed=9, width=64)
+    real = torch.nn.functional.normalize(real, dim=1)
+    made = torch.from_numpy(np.concatenate(list(banks.resampled(real, 5000))))
+    assert made.norm(dim=1).numpy() == pytest.approx(1, abs=1e-5) and made.shape == (5000, 64)
+    nearest = top_k(real, real, 2)[0][:, 1]
+    away = (made @ real.T).unsqueeze(-1) - nearest  # of each made one, real one and real neighbour
+    assert (away.abs().amin(dim=(1, 2)) < 1e-5).all()
+    few = np.concatenate(list(banks.resampled(real, 700)))
+    assert np.array_equal(few, made[:700].numpy())
+    assert not np.array_equal(np.concatenate(list(banks.resampled(real, 700, seed=1))), few)
+
+
+def test_the_library_reads_the_numbers_of_a_mapped_file(path):
+    """The scan takes addresses: what it returns are the products of exactly these rows."""
+    bank, query = write(path, unit(500)), unit(1, seed=1)[0]
+    products, places = banks._scan(bank.rows.numpy()[100:], query.numpy(), 30)
+    exact = bank.rows[100:].double() @ query.double()
+    assert sorted(places.tolist()) == sorted(exact.topk(30).indices.tolist())
+    assert products == pytest.approx(exact[places].numpy(), abs=banks._off(query))
+    assert faiss.ScalarQuantizer(48, faiss.ScalarQuantizer.QT_fp16).code_size == 96
