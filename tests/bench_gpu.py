@@ -9,15 +9,18 @@ memory of an update once, as they are computed. Encoding counts those of the enc
 padding and tokenisation count as lost time. The first run of each is not measured.
 """
 
+import tempfile
 import time
-from dataclasses import replace
+from pathlib import Path
 
+import made_longmemeval
 import numpy as np
 import torch
 
 from earlib import devices, draws, embedding, encoders, evaluate, experiment
 from earlib.config import VARIANTS, Config
 from earlib.critic import SimulatedCritic
+from earlib.datasets import longmemeval
 from earlib.experiment import Setting
 from earlib.learner import Learner
 
@@ -85,18 +88,11 @@ def training():
         print(f"  {name:18} {seconds:6.2f} s  {100 * done / seconds / rate:5.1f} % of the rate  recall {reached}")
     share = 100 * total / spent / rate
     print(f"ablation, 16 seeds, d = {wide.bank.shape[1]}: {spent:.1f} s (30 s at most), {share:.1f} %")
-    turned = rotated(experiment.candidates("locomo", "minilm", 20), 3584).to(DEVICE)
+    turned = experiment.candidates("locomo", "minilm", 20).rotated(3584).to(DEVICE)
     run(Config(), turned, (0,))
     seconds, (learner, train, steps, values) = timed(lambda: run(Config(), turned, (0, 1, 2)))
     share = 100 * multiply_adds(learner, train, steps) / seconds / rate
     print(f"EAR, 3 seeds, {train.shape[1]:,} queries, d = 3,584: {seconds:.1f} s (20 s at most), {share:.1f} %")
-
-
-def rotated(found, width):
-    """The same candidates turned into more dimensions."""
-    rng = torch.Generator().manual_seed(0)
-    turn = torch.linalg.qr(torch.randn(width, found.bank.shape[1], generator=rng)).Q.T
-    return replace(found, query=found.query @ turn, bank=found.bank @ turn)
 
 
 def layers(entry):
@@ -128,3 +124,6 @@ def main():
     """All of it, on the device that torch finds."""
     devices.ready(DEVICE)
     training()
+    with tempfile.TemporaryDirectory() as folder:
+        path = made_longmemeval.write(Path(folder) / longmemeval.FILE)
+        encoding([memory.text for memory in longmemeval.read(path).memories])
