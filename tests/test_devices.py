@@ -8,7 +8,7 @@ import torch
 from test_encoders import checkpoint, tiny  # noqa: F401 (fixtures)
 from torch.nn.functional import normalize
 
-from earlib import devices, draws, encoders, evaluate, experiment, records
+from earlib import devices, draws, embedding, encoders, evaluate, experiment, records
 from earlib.candidates import Candidates
 from earlib.config import VARIANTS, Config
 from earlib.critic import SimulatedCritic
@@ -103,3 +103,19 @@ def test_a_device_that_is_missing_is_named_before_anything_is_computed(tiny):  #
     with pytest.raises(ValueError, match="this machine offers .*EARLIB_DEVICE=cpu"):
         experiment.run(setting, Config())
     assert devices.ready("cpu").type == "cpu" and encoders.encode(["dog"], "tiny", device="cpu").shape == (1, 32)
+
+
+@needs_gpu
+def test_a_real_lack_of_memory_is_survived(tiny):  # noqa: F811
+    model, texts = embedding.Embedder(tiny, "cuda"), ["red cat " * 30] * 4096
+    (expected,) = model([texts], "")
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 2e7) / total)
+    try:
+        model.tokens = before = 2**20
+        (found,) = model([texts], "")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert model.tokens < before
+    np.testing.assert_allclose(found, expected, atol=1e-5)
