@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from earlib import candidates, evaluate, experiment, paths
 from earlib.config import Config
-from earlib.datasets import ADVERSARIAL, Benchmark, Memory, Query, download, load, longmemeval, statistics
+from earlib.datasets import ADVERSARIAL, Benchmark, Memory, Query, download, lacking, load, longmemeval, statistics
 
 REAL = "longmemeval_sample.json"
 SIZE = made_longmemeval.Size(
@@ -460,6 +460,11 @@ def test_retrieval_stays_in_the_questions_own_haystack(made):
         held = [found.memory_ids[at] in gold[found.ids[number]] for at in row]
         assert found.gold[number].tolist() == held
     assert found.gold_count.tolist() == [len(query.gold) for query in made.queries]
+
+
+def test_it_has_no_observations(made):
+    assert lacking(made, "observation") == "LongMemEval_S has no observations"
+    assert lacking(made, "dialogue") == ""
 
 
 def test_gold_of_a_made_file_is_found_by_its_rare_words(made):
