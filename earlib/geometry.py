@@ -305,7 +305,7 @@ def separation_rows(diagnostic, before, adapters):
     requires = diagnostic.requires
     start, count = separation(before.delta, requires), {"n_queries": len(requires)}
     changes = {adapter: found.delta - before.delta for adapter, found in adapters.items()}
-    name, first = next(iter(changes.items()))
+    name, first = next(iter(changes.items()), (None, None))
     made = [{"metric": "separation", "stage": "before", **_mean(start), **count, "seeds": None}]
     for adapter, change in changes.items():
         moved = separation(change, requires)
@@ -320,6 +320,39 @@ def separation_rows(diagnostic, before, adapters):
         apart["compared_with"] = {"adapter": name}
         made.append({**apart, "interval": "questions", **over_questions(change.mean(0) - first.mean(0), requires)})
         made.append({**apart, "interval": "seeds", **over_seeds(moved, separation(first, requires))})
+    return made
+
+
+def missing_rows(diagnostic, adapters, reason):
+    """A dash in place of every row of adapters that cannot be trained.
+
+    Parameters
+    ----------
+    diagnostic : Diagnostic
+    adapters : sequence of str
+        What they are called.
+    reason : str
+        Why they cannot.
+
+    Returns
+    -------
+    list of dict
+        Fields and keys for `records.row`, as of `distance_rows`, `change_rows` and `separation_rows`.
+    """
+    made = []
+    for adapter in adapters:
+        dash = {"adapter": adapter, "measured": None, "reason": reason}
+        after, kinds = {**dash, "stage": "after"}, dict(enumerate(diagnostic.requires.tolist(), 1))
+        for number, kind in kinds.items():
+            keys = {"query": number, "requires": kind}
+            made += [{"metric": metric, **keys, **after} for metric in ("d_e", "d_s", "delta")]
+            made.append({"metric": "delta_change", **keys, **dash})
+        for kind in KINDS:
+            made.append({"metric": "recall@5", "requires": kind, **after})
+            made.append({"metric": "delta_change", "requires": kind, **dash})
+        for interval in ("questions", "seeds"):
+            made.append({"metric": "separation", "interval": interval, **after})
+            made.append({"metric": "separation_change", "interval": interval, **dash})
     return made
 
 
@@ -386,7 +419,7 @@ def moved(record):
             if row.get("reported") is not None:
                 ends = {"before": before["reported"], "after": row["reported"], "std": None}
                 theirs.append({**line, "adapter": "paper", **ends})
-    return pd.DataFrame(theirs + lines)
+    return pd.DataFrame(theirs + lines).astype({"before": float, "after": float, "std": float})
 
 
 def _mean(by_adapter):

@@ -249,7 +249,7 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
     Parameters
     ----------
     frame : pandas.DataFrame
-        One line a bar: x, y, by and, if it has them, low and high.
+        One line a bar: x, y, by and, if it has them, low and high. What was not run has no bar.
     x, metric, y, by, panel, labels, title
         As in `curves`; `x` holds names.
     static : dict, optional
@@ -269,11 +269,16 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
                 rows = part[part[by] == group]
                 look = {"color": style[group][0], "edgecolor": "white", "hatch": HATCHES[count % len(HATCHES)]}
                 places = np.array([names.index(name) for name in rows[x]]) + (count - (len(groups) - 1) / 2) * width
-                label = _label(group, labels) + star.get(group, "")
-                axes.bar(places, rows[y], width * 0.92, yerr=_sides(rows, y), label=label, **look, **WHISKER)
+                label, tall = _label(group, labels) + star.get(group, ""), rows[y].astype(float)
+                axes.bar(places, tall, width * 0.92, yerr=_sides(rows, y), label=label, **look, **WHISKER)
             for count, (name, level) in enumerate((static or {}).items()):
                 axes.axhline(level, color="black", linestyle=LINES[count + 1], label=_label(name, labels), zorder=3)
-            axes.set_xticks(range(len(names)), [_label(name, labels) for name in names])
+            for place, name in enumerate(names):
+                if part.loc[part[x] == name, y].isna().all():
+                    look = {"color": GREY, "fontsize": 7.5, "fontstyle": "italic", "ha": "center"}
+                    axes.text(place, 0.02, "not run", transform=axes.get_xaxis_transform(), **look)
+            axes.set_xticks(range(len(names)), [textwrap.fill(_label(name, labels), 12) for name in names])
+            axes.set_xlim(-0.5, len(names) - 0.5)
             axes.grid(axis="x", visible=False)
         next(iter(panels.values()))[0].set_ylabel(axis(metric))
         _title(figure, title)

@@ -272,7 +272,8 @@ def test_real_file_without_a_conversation_is_named(file, tmp_path):
 
 
 def test_unknown_names_are_answered_with_the_near_ones():
-    with pytest.raises(ValueError, match="unknown dataset 'lokomo', did you mean 'locomo'.*known: locomo, toy"):
+    told = "unknown dataset 'lokomo', did you mean 'locomo'.*known: locomo, longmemeval, toy"
+    with pytest.raises(ValueError, match=told):
         load("lokomo")
     with pytest.raises(ValueError, match="no option 'sede', did you mean 'seed'"):
         load("toy", sede=1)

@@ -237,6 +237,19 @@ def record(request, diagnostic, weights):
     return records.record("tab11_12_store_geometry", "title", "smoke", {"seeds": request.param}, source, rows)
 
 
+def test_adapters_that_cannot_be_trained_have_a_dash_in_every_row(diagnostic, record):
+    before = geometry.measure(diagnostic, "minilm")
+    rows = geometry.distance_rows(diagnostic, before, stage="before", seeds=None)
+    rows += geometry.separation_rows(diagnostic, before, {})
+    rows += geometry.missing_rows(diagnostic, ("trained", "random"), "no observations")
+    made = [records.row("toy", "minilm", None, **row) for row in rows]
+    lacking = records.record("tab11_12_store_geometry", "title", "smoke", {}, records.provenance("a", "b"), made)
+    assert {records.key_of(row) for row in lacking["rows"]} == {records.key_of(row) for row in record["rows"]}
+    for row in lacking["rows"]:
+        assert (row["measured"] is None) == (row.get("adapter") is not None) == (row["reason"] == "no observations")
+    plots.moves(geometry.moved(lacking), "query", "requires", "adapter", "delta").draw_without_rendering()
+
+
 def pick(record, **where):
     (row,) = [row for row in record["rows"] if all(row.get(key) == value for key, value in where.items())]
     return row

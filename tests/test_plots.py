@@ -141,6 +141,16 @@ def test_bars():
     assert_readable(figure)
 
 
+def test_what_was_not_run_has_no_bar():
+    frame = pd.DataFrame({"category": ["single-hop"] * 2, "variant": ["retriever", "ear"], "measured": [None, None]})
+    figure = plots.bars(frame, "category", "observations in the top 5", static={"chance": 2.5})
+    (axes,) = figure.axes
+    assert [bar.get_height() for bar in axes.patches if bar.get_height() > 0] == []
+    assert [text.get_text() for text in axes.texts] == ["not run"]
+    assert legend(figure) == ["Only Retriever", "EAR", "By chance"]
+    assert_readable(figure)
+
+
 def test_systems_are_told_apart_by_colour_line_and_marker():
     for names in (plots.STYLES, [*SYSTEMS, "retriever", "a", "b"], ["88/86", "80/80", "70/70", "60/60", "retriever"]):
         found = plots.styles(names)

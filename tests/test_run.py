@@ -298,7 +298,8 @@ def test_a_notebook_whose_model_is_none_is_not_run_for_an_estimate(root, capsys)
 
 
 @pytest.mark.parametrize("dataset, expected", [
-    ("tyo", "dataset: expected one of locomo, toy, got 'tyo', did you mean 'toy'?"), ("longmemeval", "locomo, toy"),
+    ("tyo", "dataset: expected one of locomo, longmemeval, toy, got 'tyo', did you mean 'toy'?"),
+    ("locomo10", "locomo, longmemeval, toy"),
 ])
 def test_an_unknown_dataset_is_refused_before_anything_runs(root, capsys, dataset, expected):
     write_notebook(root, "plain", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')

@@ -130,6 +130,11 @@ def near(name, known):
     return f", did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
 
 
+def lacking(benchmark, store):
+    """Why nothing can be retrieved from a store, "LongMemEval_S has no observations"; "" where it holds memories."""
+    return "" if any(memory.store == store for memory in benchmark.memories) else f"{benchmark.name} has no {store}s"
+
+
 def turn_text(speaker, text, caption=None, date=None):
     """Text of a dialogue turn as a memory: `{speaker}: {text}`, then ` [shares {caption}]`; a date comes first."""
     parts = [f"[{date}]" if date else "", f"{speaker}:", text.strip(), f"[shares {caption}]" if caption else ""]
