@@ -2,21 +2,25 @@
 
 Both searches are one call, `search(query, k)`. The adapter comes into it in one of two ways: as in the paper, applied
 to the K candidates that the frozen embeddings bring (`rerank`); or, once it is frozen, folded into the bank: all
-memories are adapted in one pass (`fold`), and queries when they are asked (`adapt`).
+memories are adapted in one pass (`fold`), and queries when they are asked (`adapt`). What both return and cost is
+compared on real questions (`on_questions`) and on a large bank made of a small one (`on_resampled`).
 """
 
 import os
 import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import faiss
 import numpy as np
 import torch
 
-from earlib import candidates, paths
+from earlib import candidates, evaluate, experiment, latency, paths
 from earlib.candidates import top_k
+from earlib.config import VARIANTS, Config
 from earlib.ranking import best
 
 ROWS = 2**16  # rows of a bank that are made, read or searched at a time: 50 MB of 384 dimensions in fp16
@@ -324,7 +328,12 @@ def load(bank):
 
 def recall(found, expected):
     """Share of the rows expected that were found, on average over queries; both `[Q, k]`."""
-    return (found.unsqueeze(-1) == expected.unsqueeze(-2)).any(-2).double().mean().item()
+    return _shared(found, expected).mean().item()
+
+
+def _shared(found, expected):
+    """Share of the rows expected that were found, `[Q]`."""
+    return (found.unsqueeze(-1) == expected.unsqueeze(-2)).any(-2).double().mean(-1)
 
 
 # -- the adapter -------------------------------------------------------------------------------------------------------
@@ -444,3 +453,163 @@ def resampled(real, count, seed=0):
         direction -= origin * (direction * origin).sum(1, keepdim=True)
         direction = torch.nn.functional.normalize(direction, dim=1)
         yield (cosine * origin + (1 - cosine**2).sqrt() * direction)[:size].numpy()
+
+
+# -- both uses of an adapter compared ----------------------------------------------------------------------------------
+
+USES = ("applied", "folded")  # to the candidates; into the bank
+FOLDED = "ear_adapter_folded"
+
+
+def on_questions(setting, variant="ear_adapter"):
+    """What both uses of an adapter return to the evaluation questions of a setting, in their own conversations.
+
+    Parameters
+    ----------
+    setting : experiment.Setting
+        With a random split, so that all seeds evaluate as many questions.
+    variant : str
+        A key of `config.VARIANTS`, by whose training the adapters are learned.
+
+    Returns
+    -------
+    values : dict of numpy.ndarray
+        Of the retriever, the adapter applied to its candidates (under the variant's name) and folded, `[3, R, E]` each.
+    queries : numpy.ndarray
+        Question numbers, `[R, E]`.
+    overlap : numpy.ndarray
+        Share of the folded slate that the other use returns too, `[R, E]`.
+    """
+    config = Config(**VARIANTS[variant].changes)
+    found, searched = experiment.candidates_of(setting, config.depth), experiment.benchmark(setting.dataset)
+    weights = experiment.trained_weights(setting, config)
+    queries = np.stack([experiment.split(found.scopes, setting, seed)[1] for seed in range(setting.seeds)])
+    values, overlap = {name: [] for name in (latency.BASELINE, variant, FOLDED)}, []
+    for seed, asked in enumerate(torch.from_numpy(queries)):
+        applied = rerank(found.query[asked], found.memory[asked], weights[:, seed], config.slate_size)
+        folded = folded_candidates(searched, found, weights[:, seed], setting.store)
+        first = torch.arange(config.slate_size).expand_as(applied)
+        for name, of, slates in zip(values, (found, found, folded), (first, applied, first), strict=True):
+            values[name].append(evaluate.measure(of, asked[None], slates[None]))
+        returned = found.index[asked].gather(1, applied), folded.index[asked].gather(1, first)
+        overlap.append(_shared(*returned).numpy())
+    return {name: np.concatenate(parts, 1) for name, parts in values.items()}, queries, np.stack(overlap)
+
+
+class Measured(NamedTuple):
+    """What both uses cost in one bank, and what they return from it."""
+
+    seconds: dict  # (search, use) -> [N] from the query's embedding to the slate; search is "exact" or "approximate"
+    read: np.ndarray  # [N] seconds to read the embeddings once
+    found: dict  # use -> [N] share of the exact first stage that the approximate one finds
+    overlap: np.ndarray  # [N] share of the folded slate that the other use returns too, both exact
+    gigabytes: dict  # use -> bank and index on the disk
+    made: dict  # use -> seconds to write the bank and to build its index
+
+
+def on_resampled(real, query, weights, count):
+    """Both uses of an adapter in a bank of resampled memories, a query at a time; the bank is gone afterwards.
+
+    The bank is in the operating system's cache, since it was just written. The two searches and the two uses take
+    turns, beside reading the frozen embeddings once: their sum, with as many threads.
+
+    Parameters
+    ----------
+    real : torch.Tensor
+        Embeddings that the bank is made of, `[n, d]`.
+    query : torch.Tensor
+        `[2 N, d]`; the first half chooses how many lists are searched, the other half is measured.
+    weights : torch.Tensor
+        W_q and W_m, `[2, d, d]`.
+    count : int
+        M.
+
+    Returns
+    -------
+    Measured
+    """
+    paths.cache().mkdir(parents=True, exist_ok=True)
+    calibration, asked = query.chunk(2)
+    with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="banks-") as folder:
+        folder, width = Path(folder), real.shape[1]
+        made, stages = {}, {}
+        path = folder / "frozen.npy"
+        writing, _ = latency._timed(lambda: write(path, resampled(real, count), count, width))
+        building, index = latency._timed(lambda: build(Bank(path), calibration))
+        made["applied"], stages["applied"] = writing + building, index
+        writing, bank = latency._timed(lambda: fold(index.bank, weights[1], folder / "folded.npy"))
+        building, index = latency._timed(lambda: build(bank, adapt(calibration, weights[0])))
+        made["folded"], stages["folded"] = writing + building, index
+        sizes = {use: _gigabytes(index.bank.path) for use, index in stages.items()}
+        return _measured(stages, asked, weights)._replace(gigabytes=sizes, made=made)
+
+
+def _gigabytes(path):
+    return sum(file.stat().st_size for file in (path, index_path(path))) / 1e9
+
+
+def _measured(stages, query, weights):
+    """Time every search with every use, in an order that changes from query to query; the first query goes before."""
+    frozen, folded = (stages[use].bank for use in USES)
+    config, N = Config(), len(query)
+    searches = {("exact", "applied"): frozen, ("exact", "folded"): folded}
+    searches |= {("approximate", use): index for use, index in stages.items()}
+    works = {key: _work(frozen, searched, key[1], weights, config) for key, searched in searches.items()}
+    words = frozen.rows.view(torch.int64)
+    seconds, read, slates = {key: np.empty(N) for key in works}, np.empty(N), {key: [None] * N for key in works}
+    for n in (0, *range(N)):
+        read[n], _ = latency._timed(lambda: words.sum())
+        turn = n % len(works)
+        for key in (*[*works][turn:], *[*works][:turn]):
+            seconds[key][n], slates[key][n] = latency._timed(lambda: works[key](query[n]))  # noqa: B023
+    asked = {"applied": query, "folded": adapt(query, weights[0])}
+    found = {}
+    for use, index in stages.items():
+        found[use] = _shared(*(one.search(asked[use], config.depth)[1] for one in (index, index.bank))).numpy()
+    overlap = _shared(*(torch.stack(slates["exact", use]) for use in USES)).numpy()
+    return Measured(seconds, read, found, overlap, {}, {})
+
+
+def _work(frozen, searched, use, weights, config):
+    """From the embedding of one query to its slate, `[d]` to `[s]`."""
+
+    def applied(query):
+        _, index = searched.search(query, config.depth)
+        memory = frozen.rows[index].float()
+        return index[rerank(query[None], memory[None], weights, config.slate_size)[0]]
+
+    def folded(query):
+        return searched.search(adapt(query, weights[0]), config.slate_size)[1]
+
+    return {"applied": applied, "folded": folded}[use]
+
+
+def rows(measured, **keys):
+    """Rows of a record: latency by search and use, reading once, what the index finds, the overlap, disk, and writing.
+
+    Parameters
+    ----------
+    measured : Measured
+    **keys
+        Keys of the rows: dataset, encoder, memories.
+
+    Returns
+    -------
+    list of dict
+        Times vary between machines, and so does what an index finds, since the lists searched are chosen by it.
+    """
+    made = latency.spread(measured.read, variant="read_once", **keys)
+    for (search, use), seconds in measured.seconds.items():
+        made += latency.spread(seconds, variant="ear_adapter", search=search, use=use, **keys)
+    for use in USES:
+        about = {**keys, "variant": "ear_adapter", "use": use}
+        made.append({**about, "metric": "found@20", "varies": True, **_percent(measured.found[use])})
+        made.append({**about, "metric": "disk", "measured": measured.gigabytes[use]})
+        made.append({**about, "metric": "preparation", "measured": measured.made[use], "varies": True})
+    return [*made, {**keys, "variant": "ear_adapter", "metric": "overlap", **_percent(measured.overlap)}]
+
+
+def _percent(shares):
+    """Mean and interval over queries of some shares, `[N]`, and how many they are."""
+    found = evaluate.summary(shares[None], np.arange(len(shares))[None])
+    return {"n_queries": len(shares), **{name: found[name] for name in ("measured", "low", "high")}}

@@ -45,7 +45,7 @@ from earlib.llm import answers, local
 
 QUERIES, BANK, DEPTH, WIDTH, SEEDS, TRAINED, EVALUATED = 1540, 5882, 20, 384, (0, 1, 2), 400, 308
 MEMORIES = 10**6
-FILED, ASKED, COLD, SLATE = 10**7, 200, 3, 5  # memories in a file, queries, runs from a cold cache, memories returned
+FILED, ASKED, COLD, SLATE = 10**7, 200, 5, 5  # memories in a file, queries, runs from a cold cache, memories returned
 
 
 def made():

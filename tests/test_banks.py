@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earlib import banks, evaluate, experiment
+from earlib import banks, experiment
 from earlib.adapter import Adapter
 from earlib.banks import Bank
 from earlib.candidates import top_k
@@ -287,18 +287,24 @@ def test_an_adapter_that_changes_nothing_leaves_the_ranking(path):
 
 
 def test_both_uses_of_an_adapter_on_questions():
-    setting, config = experiment.Setting(dataset="toy", seeds=1), Config(**VARIANTS["ear_adapter"].changes)
-    found = experiment.candidates_of(setting, config.depth)
-    W = experiment.trained_weights(setting, config)[:, 0]
-    _, asked = experiment.split(found.scopes, setting, 0)
-    asked = torch.from_numpy(asked)
-    slates = banks.rerank(found.query[asked], found.memory[asked], W, 5)
-    usual = experiment.run_variant(setting, "ear_adapter").slates[0]
-    assert (slates.numpy() == usual).all(1).mean() > 0.9  # sums in another order may turn a near tie
-    folded = banks.folded_candidates(experiment.benchmark("toy"), found, W)
-    assert folded.index.shape == found.index.shape
-    values = evaluate.measure(folded, asked[None], torch.arange(5).expand(1, len(asked), -1))
-    assert 0 < np.nanmean(values[0]) <= 1
+    setting, config = experiment.Setting(dataset="toy", seeds=2), Config(**VARIANTS["ear_adapter"].changes)
+    values, queries, overlap = banks.on_questions(setting)
+    usual = experiment.run_variant(setting, "ear_adapter")
+    assert (queries == usual.queries).all() and overlap.shape == queries.shape
+    assert np.nanmean(values["ear_adapter"] == usual.values) > 0.9  # sums in another order may turn a near tie
+    assert np.array_equal(values["retriever"], experiment.run_control(setting, "retriever").values, equal_nan=True)
+    found, searched = experiment.candidates_of(setting, config.depth), experiment.benchmark("toy")
+    W = experiment.trained_weights(setting, config)[:, 1]
+    for number, value, shared in zip(queries[1], values[banks.FOLDED][0, 1], overlap[1], strict=True):
+        held = [row for row, memory in enumerate(searched.memories)
+                if (memory.scope, memory.store) == (found.scopes[number], "dialogue")]  # fmt: skip
+        scores, _, _ = Adapter(1, found.bank.shape[1], start=W[:, None]).score(
+            found.query[number][None, None], found.bank[held][None]
+        )
+        slate = {found.memory_ids[held[place]] for place in scores[0, 0].topk(5).indices.tolist()}
+        gold = set(searched.asked[number].gold)
+        assert np.isnan(value) if not gold else value == (gold <= slate), number
+        assert 0 <= shared <= 1
 
 
 # -- a large bank made of a small one ----------------------------------------------------------------------------------
@@ -325,3 +331,23 @@ def test_the_library_reads_the_numbers_of_a_mapped_file(path):
     assert sorted(places.tolist()) == sorted(exact.topk(30).indices.tolist())
     assert products == pytest.approx(exact[places].numpy(), abs=banks._off(query))
     assert faiss.ScalarQuantizer(48, faiss.ScalarQuantizer.QT_fp16).code_size == 96
+
+
+def test_both_uses_are_measured_in_a_bank_that_goes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
+    W, query = weights(), unit(20, seed=3)
+    measured = banks.on_resampled(unit(60), query, W, 900)
+    assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out.count("recall@20") >= 2
+    every = [banks.USES, ("exact", "approximate")]
+    assert set(measured.seconds) == {(search, use) for search in every[1] for use in every[0]}
+    assert all((seconds > 0).all() and len(seconds) == 10 for seconds in (measured.read, *measured.seconds.values()))
+    rows = torch.from_numpy(np.concatenate(list(banks.resampled(unit(60), 900)))).half().float()
+    _, index = top_k(query[10:], rows, 20)
+    applied = index.gather(1, banks.rerank(query[10:], rows[index], W, 5))
+    _, folded = top_k(banks.adapt(query[10:], W[0]), banks.adapt(rows, W[1]).half().float(), 5)
+    assert measured.overlap == pytest.approx([np.isin(*pair).mean() for pair in zip(folded, applied, strict=True)])
+    made = banks.rows(measured, dataset="resampled_memories", encoder="minilm", memories=900)
+    assert sum(row["metric"] == "latency" for row in made) == 5
+    (disk,) = {row["measured"] for row in made if row["metric"] == "disk"}  # as large whatever is stored
+    assert disk > 900 * 48 * 3 / 1e9
+    assert {row["metric"] for row in made if not row.get("varies")} == {"disk", "overlap"}
