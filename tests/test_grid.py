@@ -2,12 +2,12 @@
 
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -77,28 +77,34 @@ def test_the_candidates_that_are_sent_are_those_of_the_run():
 
 
 @contextmanager
-def killed(client, count):
-    """Kill as many workers, one after another, each as soon as it runs something; wait until they are gone."""
-    dead = []
+def killed(client, count, monkeypatch):
+    """Kill as many workers, one after another, each as soon as the client hears that a run started there."""
+    hear, heard = cluster.Watch._hear, queue.Queue()
+
+    def heard_too(watch, event):
+        hear(watch, event)
+        heard.put(event[1]["worker"])
+
+    monkeypatch.setattr(cluster.Watch, "_hear", heard_too)
 
     def kill():
-        while len(dead) < count:
-            busy = [worker for worker, keys in client.processing().items() if keys]
-            if busy:
-                (pid,) = client.run(os.getpid, workers=busy[:1]).values()
-                os.kill(pid, signal.SIGKILL)
-                dead.append(pid)
-            time.sleep(0.3)
+        for _ in range(count):
+            worker = heard.get(timeout=60)
+            (pid,) = client.run(os.getpid, workers=[worker]).values()
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: gone(pid))  # noqa: B023 (called at once)
+            while not heard.empty():  # what was heard before may be of runs that have ended
+                heard.get()
 
     thread = threading.Thread(target=kill)
     thread.start()
-    yield dead
+    yield
     thread.join()
 
 
-def test_a_worker_killed_in_mid_run_loses_nothing(client, empty, capsys):
-    runs = planned("rmm", "explorer_training", "buffer_training", "ear", seeds=2, epochs=8)
-    with killed(client, 2):
+def test_a_worker_killed_in_mid_run_loses_nothing(client, empty, capsys, monkeypatch):
+    runs = planned("rmm", "explorer_training", "ear", seeds=2, epochs=3)
+    with killed(client, 2, monkeypatch):
         assert grid.compute(grid.missing(runs), client) == set()
     told = [line for line in capsys.readouterr().out.splitlines() if "died" in line]
     again = re.compile(r"toy/minilm/\w+: its worker died; running again on tcp:\S+")
