@@ -24,7 +24,7 @@ from earlib.candidates import Candidates
 from earlib.config import VARIANTS, Config
 from earlib.experiment import Setting
 
-SENT = ("query", "bank", "index", "gold", "gold_count")  # what a run reads of its candidates, beside their scopes
+SENT = ("query", "bank", "index", "gold", "gold_count", "side")  # what a run reads of candidates, beside their scopes
 
 
 class Cell(NamedTuple):
@@ -83,11 +83,13 @@ def jobs(wanted):
     dict of Cell to experiment.Job
         Variants that differ only in how they answer share a run, with an equal key.
     """
-    changes = {cell: VARIANTS[cell.variant].changes for cell in wanted}
-    return {
-        cell: None if cell.variant == "retriever" else experiment.job(cell.setting, Config(**changes[cell]))
-        for cell in wanted
-    }
+    return {cell: None if cell.variant == "retriever" else _job(cell) for cell in wanted}
+
+
+def _job(cell):
+    variant = VARIANTS[cell.variant]
+    setting = cell.setting.model_copy(update={"reranker": variant.reranker})
+    return experiment.job(setting, Config(**variant.changes))
 
 
 def missing(planned):
@@ -137,7 +139,8 @@ def packed(found):
     """Candidates as bytes, with those rows of the bank alone that are a candidate of some question."""
     rows, place = found.index.unique(return_inverse=True)  # ascending, so that ties are broken as in the whole bank
     sent = {name: getattr(found, name) for name in SENT} | {"bank": found.bank[rows], "index": place}
-    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in sent.items()})
+    present = {name: tensor.contiguous() for name, tensor in sent.items() if tensor is not None}
+    return safetensors.torch.save(present)
 
 
 def unpacked(content, scopes):

@@ -64,6 +64,7 @@ class Plan(NamedTuple):
     name: str
     profile: str
     parameters: dict
+    machine: dict  # variables by which the profile names a device, where the environment names none
 
 
 class Outcome(NamedTuple):
@@ -223,10 +224,9 @@ def load_profile(name):
 
 
 def _of_machine(profile):
-    """What a profile says of the machine, as variables for a kernel; those that are set already stay."""
-    said = load_profile(profile)
-    given = {"EARLIB_DEVICE": said.device, "EARLIB_PRECISION": said.precision}
-    return {name: value for name, value in given.items() if value and name not in os.environ}
+    """What a profile says of the machine, as variables for a kernel."""
+    given = {"EARLIB_DEVICE": profile.device, "EARLIB_PRECISION": profile.precision}
+    return {name: value for name, value in given.items() if value}
 
 
 def _check_names(profile, name, known, parameters):
@@ -326,7 +326,8 @@ def _plans(source, profile, profile_name, known, own):
                 name += f"--{key}-{_slug(value)}"
                 parameters[key] = value
         name = _shortened(name, LONGEST_NAME, name)
-        made.append(Plan(source, name, profile_name, {"profile": profile_name, "name": name} | parameters))
+        parameters = {"profile": profile_name, "name": name} | parameters
+        made.append(Plan(source, name, profile_name, parameters, _of_machine(profile)))
     return made
 
 
@@ -506,7 +507,8 @@ class Runner:
     def execute(self, plan, work, bar=False):
         """Run the notebook in a kernel of its own; its standard error is shown as it comes."""
         specs = _ThisInterpreter()
-        specs.environment = _of_machine(plan.profile) | self.environment | {
+        machine = {name: value for name, value in plan.machine.items() if name not in os.environ}
+        specs.environment = machine | self.environment | {
             "EARLIB_ROOT": str(paths.ROOT), "EARLIB_RESULTS": str(work / "results"),
             "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
         }
