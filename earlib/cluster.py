@@ -25,10 +25,14 @@ from earlib import paths
 
 REACHED = 10  # seconds in which a scheduler must answer
 LOST = (CancelledError, asyncio.CancelledError)  # what waits for a task is told so when the scheduler is gone
-_QUIET = {
+_SETTINGS = {
     "distributed.admin.large-graph-warning-threshold": "100GB",  # data goes as a task, to be made again if it is lost
     # Of the client itself, which starts the workers: they are given what they need in their own environment.
     "distributed.nanny.pre-spawn-environ": {},
+    # A worker that dies is started again; one that takes longer than this is given up for good. Ample for a machine
+    # with more to do than it can, where importing torch alone takes half a minute.
+    "distributed.deploy.lost-worker-timeout": "10 minutes",
+    "distributed.scheduler.no-workers-timeout": "15 minutes",  # what then has no worker left fails, and does not hang
 }
 
 
@@ -71,7 +75,7 @@ def connect(scheduler=None, workers=1):
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told in one line, by `Watch`
     before = dict(os.environ)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(dask.config.set(_QUIET))
+        stack.enter_context(dask.config.set(_SETTINGS))
         stack.callback(_restore, before)  # the nanny of a worker writes into the environment of its own process
         address = scheduler or stack.enter_context(_on_this_machine(workers))
         yield stack.enter_context(_client(address))
