@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from earlib import candidates, evaluate, experiment, latency, paths
-from earlib.candidates import top_k
+from earlib.candidates import rounding, top_k
 from earlib.config import VARIANTS, Config
 from earlib.ranking import best
 
@@ -161,12 +161,9 @@ class Bank:
             If k is not between 1 and M, or an embedding is not finite or has another width.
         """
         _check_query(query, self)
-        if self.rows.dtype == torch.float32 or not 1 <= k <= len(self):
+        if query.numel() != self.dimension or self.rows.dtype == torch.float32 or not 1 <= k <= len(self):
             return top_k(query, self.rows, k)
-        if query.numel() == self.dimension:
-            similarity, index = self._stream(query.reshape(-1), k)
-        else:
-            similarity, index = self._share(query.reshape(-1, self.dimension), k)
+        similarity, index = self._stream(query.reshape(-1), k)
         return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
 
     def _stream(self, query, k):
@@ -175,7 +172,7 @@ class Bank:
         # More than k a block, so that a block whose own k are close seldom has to be looked at again.
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             kept = list(threads.map(lambda block: _scan(block[1].numpy(), query.numpy(), 2 * k), blocks))
-        bound = np.sort(np.concatenate([products for products, _ in kept]))[-k] - 2 * _off(query)
+        bound = np.sort(np.concatenate([products for products, _ in kept]))[-k] - 2 * rounding(query[None]).item()
         if bound == -np.inf:
             raise ValueError(f"{self.path}: memories are not finite; write the bank anew")
         near = []
@@ -188,16 +185,6 @@ class Bank:
         near = torch.from_numpy(np.concatenate(near))
         similarity, place = top_k(query, self.rows[near].float(), k)
         return similarity, near[place]
-
-    def _share(self, query, k):
-        """The k best rows for each of many queries, `[Q, k]`: every block is read once for all of them."""
-        similarity, index = torch.empty(len(query), 0), torch.empty(len(query), 0, dtype=torch.int64)
-        for start, block in self.blocks():
-            products, places = top_k(query, block, min(k, len(block)))
-            similarity, index = torch.cat([similarity, products], 1), torch.cat([index, start + places], 1)
-            order = best(similarity, k)  # what was found before stands first, so that it wins a tie
-            similarity, index = similarity.gather(1, order), index.gather(1, order)
-        return similarity, index
 
 
 def _scan(block, query, count):
@@ -214,11 +201,6 @@ def _scan(block, query, count):
     codes, (heap, ids) = block.view(np.uint8).reshape(-1), map(faiss.swig_ptr, (products, places))
     scanner.scan_codes(len(block), faiss.swig_ptr(codes), None, heap, ids, count)
     return products, places
-
-
-def _off(query):
-    """How far a float32 product with a row of unit length can be off, however it is summed; see `candidates`."""
-    return 1.02 * (len(query) + 4) * 2.0**-24 * query.double().norm().item()
 
 
 def _check_query(query, bank):

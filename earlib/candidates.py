@@ -132,7 +132,7 @@ def top_k(query, bank, k):
     query : torch.Tensor
         Unit embeddings, `[..., d]` float32; one query or many.
     bank : torch.Tensor
-        Unit embeddings, `[M, d]` float32; may lie in a memory-mapped file.
+        Unit embeddings, `[M, d]` float32, or kept as float16; may lie in a memory-mapped file.
     k : int
 
     Returns
@@ -153,7 +153,7 @@ def top_k(query, bank, k):
     similarity, index = torch.empty(len(flat), 0), torch.empty(len(flat), 0, dtype=torch.int64)
     step = max(EXACT, PRODUCTS // max(1, len(flat)))
     for start in range(0, len(bank), step):
-        block = bank[start : start + step]
+        block = bank[start : start + step].float()
         for rows in _close(flat, block, k, similarity).split(EXACT):
             products = (flat.double() @ block[rows].double().T).float()
             similarity = torch.cat([similarity, products], 1)
@@ -167,22 +167,30 @@ def top_k(query, bank, k):
 def _close(query, block, k, found):
     """Rows of a block that can be among the k best of some query, given the similarities found in blocks before it.
 
-    However it is summed, a float32 product of d terms is off by at most d u / (1 - d u) |q| |m| with u = 2^-24, here
-    with room for the rounding of lengths and of bounds. A row whose product lies more than this below the k-th best
-    found is below that; one more than twice this below the k-th product of the block is below k others of the block.
+    A row whose product lies more than its `rounding` below the k-th best found is below that; one more than twice this
+    below the k-th product of the block is below k others of the block.
     """
     if len(block) <= EXACT:
         return torch.arange(len(block))
     # NumPy's product with one vector runs at the speed of memory; torch's takes twice as long on some processors.
     products = query.numpy() @ block.numpy().T
     _check_finite(products)
-    off = 1.02 * (query.shape[1] + 4) * 2.0**-24 * query.double().norm(dim=1).numpy()
+    off = rounding(query)
     bound = np.full(len(query), -np.inf)
     if found.shape[1] == k:
         bound = found[:, -1].numpy() - off
     if len(block) >= k:
         bound = np.maximum(bound, np.partition(products, -k)[:, -k] - 2 * off)
     return torch.from_numpy(np.flatnonzero((products >= bound.astype(np.float32)[:, None]).any(0)))
+
+
+def rounding(query):
+    """How far the float32 product of a query with a row of unit length can be off, `[Q]` float64.
+
+    However it is summed, a product of d terms is off by at most d u / (1 - d u) |q| |m| with u = 2^-24, here with room
+    for the rounding of lengths and of bounds.
+    """
+    return 1.02 * (query.shape[1] + 4) * 2.0**-24 * query.double().norm(dim=1).numpy()
 
 
 def _check_finite(products):

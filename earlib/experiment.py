@@ -422,13 +422,13 @@ def run_variant(setting, name, **changes):
     if name not in VARIANTS:
         raise ValueError(f"unknown variant {name!r}{datasets.near(name, VARIANTS)}")
     variant = VARIANTS[name]
-    result = run(_beside(setting, variant.reranker), Config(**{**variant.changes, **changes}))
+    result = run(beside(setting, variant.reranker), Config(**{**variant.changes, **changes}))
     answered = [result.adapter[-1], result.explorer, result.untrained_explorer]
     which = 2 if not variant.learns else int(variant.explorer)
     return Answers(answered[which], result.queries, np.moveaxis(result.slates[which], 0, -1))
 
 
-def _beside(setting, reranker):
+def beside(setting, reranker):
     """The setting with a reranker's scores beside the candidates."""
     return setting.model_copy(update={"reranker": reranker})
 
@@ -451,7 +451,7 @@ def run_control(setting, name, **changes):
         raise ValueError(f"unknown variant or control {name!r}{datasets.near(name, known)}")
     calls = int(asked[1]) if asked else 1
     config = Config(**{**changes, "rounds": calls})
-    found = candidates_of(_beside(setting, RERANKED[name]) if name in RERANKED else setting, config.depth)
+    found = candidates_of(beside(setting, RERANKED[name]) if name in RERANKED else setting, config.depth)
     if name == "bm25":
         searched = benchmark(setting.dataset, setting.captions, setting.dates)
         found = first_stage.by_words(searched, found, config.depth, setting.store)

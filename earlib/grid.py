@@ -88,8 +88,7 @@ def jobs(wanted):
 
 def _job(cell):
     variant = VARIANTS[cell.variant]
-    setting = cell.setting.model_copy(update={"reranker": variant.reranker})
-    return experiment.job(setting, Config(**variant.changes))
+    return experiment.job(experiment.beside(cell.setting, variant.reranker), Config(**variant.changes))
 
 
 def missing(planned):

@@ -81,9 +81,9 @@ def kept(tmp_path):
 
 
 def child(entry, code, **environment):
-    """Run Python code in a process of its own, with the same registry entry."""
+    """Run Python code in a process of its own, which finds a registry entry in its environment."""
     variables = {**os.environ, "ENTRY": json.dumps(dataclasses.asdict(entry)), "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, "-c", PRELUDE + code]
+    command = [sys.executable, "-c", code]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
 
 
@@ -157,7 +157,7 @@ vectors = encoders.encode({TEXTS!r}, "tiny")
 print([name for name in ("torch", "transformers", "sentence_transformers", "huggingface_hub") if name in sys.modules])
 print(vectors.tobytes().hex())
 """
-    done = child(tiny, code, EARLIB_MODELS=str(tmp_path / "nowhere"))
+    done = child(tiny, PRELUDE + code, EARLIB_MODELS=str(tmp_path / "nowhere"))
     assert (done.stdout.split("\n")[:2], done.stderr) == (["[]", vectors.tobytes().hex()], "")
 
 
@@ -220,7 +220,7 @@ def test_no_flipped_bit_reaches_the_embeddings(tiny, kept, place, bit):
 
 def test_kill_in_mid_write_leaves_no_broken_file(tiny, kept):
     code = f"os.fsync = lambda file: os.kill(os.getpid(), 9)\nencoders.encode({TEXTS!r}, 'tiny')"
-    assert child(tiny, code).returncode == -9
+    assert child(tiny, PRELUDE + code).returncode == -9
     assert len(kept()) == 1  # the beginning of the file, under its temporary name
     assert not [path for path in kept() if path.suffix == ".safetensors"]
     vectors = silently(TEXTS, "tiny")
@@ -331,7 +331,7 @@ class Publisher(BaseHTTPRequestHandler):
 def from_publisher(entry, tmp_path, endpoint):
     began = time.monotonic()
     hub = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"}
-    done = child(entry, "print(encoders.folder('tiny'))", EARLIB_MODELS=str(tmp_path / "nowhere"), **hub)
+    done = child(entry, PRELUDE + "print(encoders.folder('tiny'))", EARLIB_MODELS=str(tmp_path / "nowhere"), **hub)
     return done, time.monotonic() - began
 
 

@@ -3,10 +3,6 @@
 import dataclasses
 import hashlib
 import io
-import json
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -17,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
+from test_encoders import child
 
 from earlib import candidates, experiment, rerankers
 from earlib.experiment import Setting
@@ -93,13 +90,6 @@ def tiny(checkpoint, tmp_path, monkeypatch):
 def kept(tmp_path):
     """Lists the files of the score cache."""
     return lambda: sorted((tmp_path / "cache" / "scores").glob("*"))
-
-
-def child(entry, code, **environment):
-    """Run Python code in a process of its own, with the same registry entry."""
-    variables = {**os.environ, "ENTRY": json.dumps(dataclasses.asdict(entry)), "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, "-c", PRELUDE + code]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
 
 
 def directly(folder, prompt):
@@ -179,7 +169,7 @@ def test_the_cache_serves_without_the_model(tiny, tmp_path, kept):
 found = rerankers.score({PAIRS!r}, "tiny")
 print([name for name in ("torch", "transformers") if name in sys.modules], found.tobytes().hex())
 """
-    done = child(tiny, code, EARLIB_MODELS=str(tmp_path / "nowhere"))
+    done = child(tiny, PRELUDE + code, EARLIB_MODELS=str(tmp_path / "nowhere"))
     assert (done.stdout.split(), done.stderr) == (["[]", found.tobytes().hex()], "")
     assert len(kept()) == 1
 
@@ -209,7 +199,7 @@ def once(*block):
 rerankers._compute = once
 rerankers.score({pairs!r}, "tiny")
 """
-    assert child(tiny, code).returncode == -9
+    assert child(tiny, PRELUDE + code).returncode == -9
     (first,) = kept()
     made = first.stat().st_mtime_ns
     found = score(pairs, "tiny")
@@ -233,7 +223,7 @@ def test_no_flipped_bit_reaches_the_scores(tiny, kept, place, bit):
 
 def test_a_kill_in_mid_write_leaves_no_broken_file(tiny, kept):
     code = f"os.fsync = lambda file: os.kill(os.getpid(), 9)\nrerankers.score({PAIRS!r}, 'tiny')"
-    assert child(tiny, code).returncode == -9
+    assert child(tiny, PRELUDE + code).returncode == -9
     assert [path.suffix for path in kept()] != [] and not [path for path in kept() if path.suffix == ".safetensors"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
