@@ -3,7 +3,10 @@
 R adapters, one a replica (a seed), are held side by side and run as batched matrix products.
 """
 
+import numpy as np
 import torch
+
+from earlib import draws
 
 LARGE = 2**23  # multiply-adds from which a product fills a CPU's cores by itself
 
@@ -51,43 +54,55 @@ class _AdaptedScores(torch.autograd.Function):
         query, memory, u_q, u_m, length_q, length_m, scores = ctx.saved_tensors
         along = g / (length_q * length_m.unsqueeze(1)) if ctx.normalise else g
         grad_u_q = _product(along, u_m, torch.empty_like(query))
+        shrink = g * scores if ctx.normalise else None
+        if ctx.normalise:
+            grad_u_q -= u_q * (shrink.sum(-1, keepdim=True) / length_q.square())
         grad_q, grad_m = query.new_empty(2, len(query), query.shape[2], query.shape[2])
+        _product(grad_u_q.mT, query, grad_q)
+        if not ctx.needs_input_grad[1]:
+            return grad_q, None, None, None, None
         _product(u_q.mT, _product(along, memory, torch.empty_like(query)), grad_m)
         if ctx.normalise:
-            shrink = g * scores
-            grad_u_q -= u_q * (shrink.sum(-1, keepdim=True) / length_q.square())
             scaled = u_m * (shrink.sum(1) / length_m.square()).unsqueeze(-1)
             _product(scaled.mT, memory, grad_m, beta=1, alpha=-1)
-        return _product(grad_u_q.mT, query, grad_q), grad_m, None, None, None
+        return grad_q, grad_m, None, None, None
 
 
 class Adapter:
-    """R residual adapters W_q, W_m of shape [R, d, d].
+    """R residual adapters, whose matrices W_q and W_m have the shape `[R, d, d]`.
 
     Parameters
     ----------
-    replicas : int
-        R, how many adapters stand side by side.
-    dimension : int
-        d, the width of the embeddings.
+    start : sequence of torch.Tensor
+        What is learned, as `start` makes it.
+    kind : {"full", "low-rank", "diagonal", "query"}
+        What these say of W_q and W_m. Of a low-rank adapter the product is formed: it saves parameters, not time.
     normalise : bool
         Whether adapted embeddings have unit length (Eq. 3) or not (Algorithm 3, line 1).
-    start : torch.Tensor, optional
-        Start of both matrices, `[2, R, d, d]`; zero if left out, so that the ranking starts as the retriever's.
     dtype, device
-        Of the matrices.
+        Of the parameters.
+
+    Attributes
+    ----------
+    parameters : list of torch.Tensor
+        What an optimizer changes.
     """
 
-    def __init__(self, replicas, dimension, normalise=True, start=None, dtype=torch.float32, device="cpu"):
-        if start is None:
-            start = torch.zeros(2, replicas, dimension, dimension)
-        self.normalise = normalise
-        self.W_q, self.W_m = (W.to(device, dtype).clone().requires_grad_() for W in start)
+    def __init__(self, start, kind="full", normalise=True, dtype=torch.float32, device="cpu"):
+        self.kind, self.normalise = kind, normalise
+        self.parameters = [part.to(device, dtype).clone().requires_grad_() for part in start]
 
     @property
-    def parameters(self):
-        """The matrices W_q and W_m."""
-        return [self.W_q, self.W_m]
+    def matrices(self):
+        """W_q and W_m, differentiable in the parameters."""
+        if self.kind == "low-rank":
+            A_q, A_m, B_q, B_m = self.parameters
+            return B_q @ A_q, B_m @ A_m
+        if self.kind == "diagonal":
+            return tuple(torch.diag_embed(entries) for entries in self.parameters)
+        if self.kind == "query":
+            return self.parameters[0], torch.zeros_like(self.parameters[0])
+        return tuple(self.parameters)
 
     def score(self, query, memory):
         """Score every memory for every query of a replica (Eq. 4's z).
@@ -102,13 +117,44 @@ class Adapter:
         Returns
         -------
         scores : torch.Tensor
-            `[R, Q, U]`, differentiable in W_q and W_m.
+            `[R, Q, U]`, differentiable in the parameters.
         adapted : torch.Tensor
             (I + W_m) m, `[R, U, d]`, before scaling; without gradient.
         length : torch.Tensor
             What each is divided by, `[R, U]`; ones where embeddings are not normalised.
         """
-        return _AdaptedScores.apply(self.W_q, self.W_m, query, memory, self.normalise)
+        return _AdaptedScores.apply(*self.matrices, query, memory, self.normalise)
+
+
+def start(config, seeds, dimension):
+    """What an adapter of a configuration starts from, one replica a seed: the ranking starts as the retriever's.
+
+    Parameters
+    ----------
+    config : Config
+    seeds : sequence of int
+        Of the random numbers in it.
+    dimension : int
+        d.
+
+    Returns
+    -------
+    list of torch.Tensor
+        Full: W_q and W_m, `[R, d, d]`, zero or normal. Query: W_q alone. Diagonal: their entries, `[R, d]`. Low-rank:
+        A_q and A_m, `[R, r, d]`, with entries of deviation 1 / sqrt(d), then B_q and B_m, `[R, d, r]`, zero.
+    """
+    R, d = len(seeds), dimension
+
+    def normal(deviation, shape):
+        drawn = [draws.generator(seed, "start").normal(0, deviation, (2, *shape)) for seed in seeds]
+        return list(torch.from_numpy(np.stack(drawn, 1)))
+
+    if config.adapter == "low-rank":
+        return normal(d**-0.5, (config.rank, d)) + [torch.zeros(R, d, config.rank) for _ in range(2)]
+    if config.init == "normal":
+        return normal(0.01, (d, d))
+    shape = (R, d) if config.adapter == "diagonal" else (R, d, d)
+    return [torch.zeros(shape) for _ in range(1 if config.adapter == "query" else 2)]
 
 
 def gram(adapted, length, place):

@@ -43,6 +43,15 @@ class Config(Checked):
     # Residual adapter
     init: Literal["zero", "normal"] = _field("zero", "W", "Eq. 3", "start of W_q and W_m; normal has deviation 0.01")
     normalise: bool = _field(True, "", "Eq. 3; Algorithm 3 line 1 does not", "adapted embeddings have unit length")
+    adapter: Literal["full", "low-rank", "diagonal", "query"] = _field(
+        "full", "W", "Eq. 3; the others are the package's own",
+        "form of W_q and W_m: any matrix; a product B A of rank r; a diagonal; or W_q alone, with W_m = 0",
+    )
+    rank: int = _field(16, "r", "the package's own", "rank of a low-rank adapter", ge=1)
+    learned_side: bool = _field(
+        False, "w", "the package's own",
+        "scores gain a term w p_i, a reranker's score p_i with a weight w that is learned with the adapter, from 0",
+    )
 
     # Exploratory Reflection
     training_slates: Literal["explorer", "gumbel", "random", "all"] = _field(
@@ -77,6 +86,14 @@ class Config(Checked):
     )
 
     # Objective
+    objective: Literal["reward", "softmax", "contrastive", "logistic", "plackett-luce"] = _field(
+        "reward", "L_rank", "Eq. 10; the others are the package's own",
+        "the paper's reward-weighted likelihood of slates; or a loss over all candidates by whether they were cited: "
+        "cross-entropy of their softmax, each cited one against those that were not, pairs, or all cited ones first",
+    )
+    softmax_temperature: float = _field(
+        1.0, "tau_p", "the package's own; the paper has none", "by which scores are divided in the loss", gt=0
+    )
     baseline: float = _field(0.5, "b", "Appendix A.1", "action-independent baseline")
     likelihood: Literal["clean", "noisy", "plackett-luce"] = _field(
         "clean", "p_phi", "Eq. 4", "softmax over all candidates; with the slate's noise; without replacement"
@@ -106,6 +123,7 @@ class Config(Checked):
         "adam", "eta", "a departure: the paper prints a plain gradient step", "update rule"
     )
     learning_rate: float = _field(0.001, "eta", "Appendix A.1", "step of the update rule", gt=0)
+    side_rate: float = _field(0.01, "eta_w", "the package's own", "step of the learned weight w", gt=0)
     batch_size: int = _field(4, "", "Appendix A.1", "queries that share one update", ge=1)
 
     @model_validator(mode="after")
@@ -114,6 +132,8 @@ class Config(Checked):
             raise ValueError(f"slate_size (s = {self.slate_size}) exceeds depth (K = {self.depth})")
         if self.replay_current and self.replay_choice == "reward":
             raise ValueError("replay_current: a query cannot be chosen by its reward before its feedback is known")
+        if self.init == "normal" and self.adapter != "full":
+            raise ValueError(f"init = normal: expected with a full adapter, not {self.adapter}")
         return self
 
 

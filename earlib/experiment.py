@@ -329,7 +329,7 @@ def trained_weights(setting, config):
     for learner, order, _ in learners(setting, config):
         for _ in learner.train(order):
             pass
-        parts.append(torch.stack([W.detach().cpu() for W in learner.adapter.parameters]))
+        parts.append(torch.stack([W.detach().cpu() for W in learner.adapter.matrices]))
     weights = torch.cat(parts, 1)
     _write(path, safetensors.torch.save({"weights": weights}))
     return weights

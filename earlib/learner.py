@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 
 from earlib import draws
-from earlib.adapter import Adapter, gram
+from earlib.adapter import Adapter, gram, start
 from earlib.explorer import Exploration, explore, select_slate
-from earlib.objective import log_likelihood, plackett_luce, ranking_loss
+from earlib.objective import listwise_loss, log_likelihood, plackett_luce, ranking_loss
 from earlib.ranking import best, distinct, gumbel
 from earlib.replay import ExperienceBuffer
 
@@ -21,7 +21,7 @@ class Step(NamedTuple):
     seen: int  # queries processed so far
     exploration: Exploration
     replayed: torch.Tensor  # [R, Q, n] positions in the buffer
-    replay_slates: torch.Tensor  # [R, Q, n, s]
+    replay_slates: torch.Tensor  # [R, Q, n, s]; no members where the loss is one of all candidates
     current_loss: torch.Tensor  # [R]
     replay_loss: torch.Tensor  # [R]
 
@@ -51,20 +51,21 @@ class Learner:
         self.config, self.critic, self.seeds = config, critic, tuple(seeds)
         self.dtype, self.device = dtype, candidates.bank.device
         self.query, self.bank, self.index = candidates.query.to(dtype), candidates.bank.to(dtype), candidates.index
-        if config.side and candidates.side is None:
-            raise ValueError(f"side (lambda_side = {config.side:g}): the candidates carry no scores; name a reranker")
-        self.side = candidates.side.to(dtype) if config.side else None
+        if (config.side or config.learned_side) and candidates.side is None:
+            term = "learned_side" if config.learned_side else f"side (lambda_side = {config.side:g})"
+            raise ValueError(f"{term}: the candidates carry no scores; name a reranker")
+        self.side = candidates.side.to(dtype) if config.side or config.learned_side else None
         R, d = len(self.seeds), self.query.shape[1]
-        self.adapter = Adapter(R, d, config.normalise, self._start(d), dtype, self.device)
+        first = start(config, self.seeds, d)
+        self.adapter = Adapter(first, config.adapter, config.normalise, dtype, self.device)
+        self.side_weight = torch.zeros(R, dtype=dtype, device=self.device, requires_grad=config.learned_side)
         self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], config.rounds)
+        groups = [{"params": self.adapter.parameters, "lr": config.learning_rate}]
+        if config.learned_side:
+            groups.append({"params": [self.side_weight], "lr": config.side_rate})
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-        self.optimizer = kinds[config.optimizer](self.adapter.parameters, lr=config.learning_rate, fused=True)
-
-    def _start(self, d):
-        if self.config.init == "zero":
-            return None
-        drawn = [draws.generator(seed, "start").normal(0, 0.01, (2, d, d)) for seed in self.seeds]
-        return torch.stack([torch.from_numpy(W) for W in drawn], 1)
+        self.optimizer = kinds[config.optimizer](groups, fused=True)
+        self.parameters = [parameter for group in groups for parameter in group["params"]]
 
     def train(self, order, uniforms=None):
         """Learn from a stream of queries, one update a batch.
@@ -110,9 +111,9 @@ class Learner:
                 f"the adapter diverged after {self.buffer.size} queries (loss {total.tolist()}, "
                 f"{self.config.optimizer}, learning rate {self.config.learning_rate:g}); lower the learning rate"
             )
-        gradients = torch.autograd.grad(total.sum(), self.adapter.parameters)  # replicas share nothing: each its own
-        for W, gradient in zip(self.adapter.parameters, gradients, strict=True):
-            W.grad = gradient
+        gradients = torch.autograd.grad(total.sum(), self.parameters)  # replicas share nothing: each its own
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient.contiguous()  # fused optimizers read memory, whatever the strides say
         self.optimizer.step()
         return Step(self.buffer.size, exploration, positions, slates, current_loss.detach(), replay_loss.detach())
 
@@ -127,11 +128,14 @@ class Learner:
         memory = self.bank.index_select(0, rows.view(-1)).view(R, -1, d)
         scores, adapted, length = self.adapter.score(query, memory)
         place = place.view(R, n, -1)
-        return scores.gather(-1, place), adapted, length, place
+        scores = scores.gather(-1, place)
+        if self.config.learned_side:
+            scores = scores + self.side_weight[:, None, None] * self.side[queries]
+        return scores, adapted, length, place
 
     def _side(self, queries):
-        """Side information of queries given by number, `[R, n, K]`; None where it has no weight."""
-        return None if self.side is None else self.side[queries]
+        """Side information of the Explorer on queries given by number, `[R, n, K]`; None where it has no weight."""
+        return self.side[queries] if self.config.side else None
 
     def _explore(self, queries, scores, similarity, uniforms):
         """The T slates of training, and the noise that RMM's are drawn with, `[R, Q, T, K]` (Algorithm 3, 3-6)."""
@@ -157,9 +161,16 @@ class Learner:
 
     def _current_loss(self, scores, exploration, noise):
         """L_cur (Eq. 10), mean over the batch, `[R]`."""
+        if self.config.objective != "reward":
+            return self._listwise(scores, exploration.cited > 0, exploration.shown > 0).mean(-1)
         log_p = self._log_p(scores.unsqueeze(2), exploration.slates, noise)
         terms = log_p.flatten(2), exploration.citations.flatten(2), exploration.readable.flatten(2)
         return ranking_loss(*terms, self.config.baseline).mean(-1)
+
+    def _listwise(self, scores, useful, observed):
+        """The loss of a list of candidates, `[...]`, by which of them were found useful, and observed at all."""
+        counted = torch.ones_like(observed) if self.config.unseen == "negative" else observed
+        return listwise_loss(self.config.objective, scores / self.config.softmax_temperature, useful, counted)
 
     def _replay_loss(self, scores, positions, uniforms):
         """Draw slates of the replayed experiences with the current adapter, L_rep (Eq. 16; Algorithm 3, 15-22)."""
@@ -168,6 +179,8 @@ class Learner:
             return positions, torch.zeros(len(positions), dtype=self.dtype, device=self.device)
         scores = scores.unflatten(1, positions.shape[1:])
         rewards, observed = self.buffer.recall(positions)
+        if self.config.objective != "reward":
+            return positions[..., None][..., :0], self._listwise(scores, rewards > 0, observed).mean(-1).mean(-1)
         slates, noise = self._replay_slates(scores.detach(), observed, uniforms, count)
         counted = torch.ones_like(slates, dtype=torch.bool)
         if self.config.unseen == "left out":
@@ -191,6 +204,7 @@ class Learner:
 
     def _log_p(self, scores, slates, noise):
         """log p of the slate's members under the chosen reading; an Explorer's slate has no noise."""
+        scores = scores / self.config.softmax_temperature
         if self.config.likelihood == "plackett-luce":
             return plackett_luce(scores, slates)
         if self.config.likelihood == "noisy" and noise is not None:

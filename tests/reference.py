@@ -173,6 +173,7 @@ def critic(config: Config, gold, u_critic, global_rate):
 
 def log_probability(config: Config, z, slate, j, noise):
     """log p_phi of the slate's j-th member: Eq. 4, or one of its other readings. noise: g [K] or None."""
+    z = z / config.softmax_temperature
     if config.likelihood == "plackett-luce":  # those before j are gone
         left = [i for i in range(len(z)) if i not in slate[:j]]
         return z[slate[j]] - torch.logsumexp(z[left], 0)
@@ -193,6 +194,29 @@ def ranking_loss(config: Config, z, slates, feedback, noise):
                 loss = loss - (y[j] - config.baseline) * log_probability(config, z, slate, j, g)
                 terms += 1
     return loss / max(terms, 1)  # T s of them, if none is left out
+
+
+def listwise_loss(config: Config, z, y_bar):
+    """Losses that the paper has not, of the candidates that were cited (P) and those that were not (N); 0 without P.
+
+    y_bar as in Experience. Candidates that were never shown are in N, or nowhere where unseen = "left out".
+    """
+    z = z / config.softmax_temperature
+    P = [i for i in range(len(z)) if y_bar.get(i, -1) > 0]
+    N = [i for i in range(len(z)) if i not in P and (config.unseen == "negative" or i in y_bar)]
+    P.sort(key=lambda i: (-z[i].item(), i))
+    loss = z.new_zeros(())
+    for number, i in enumerate(P):
+        if config.objective == "softmax":
+            loss = loss - (z[i] - torch.logsumexp(z[P + N], 0))
+        elif config.objective == "contrastive":
+            loss = loss - (z[i] - torch.logsumexp(z[[i] + N], 0))
+        elif config.objective == "plackett-luce":
+            loss = loss - (z[i] - torch.logsumexp(z[P[number:] + N], 0))
+        else:  # logistic, of pairs
+            for ell in N:
+                loss = loss - torch.log(1 / (1 + torch.exp(z[ell] - z[i]))) / len(N)
+    return loss / max(len(P), 1)
 
 
 # ---------------------------------------------------------------------------------------------- Experience Buffer
@@ -275,8 +299,11 @@ def current_query(config: Config, W_q, W_m, n, query, memories, gold, uniforms, 
         for j in range(len(ys)):
             if readable is not None and not readable[t][j]:
                 ys[j] = None  # teaches nothing
-    loss = ranking_loss(config, z, slates, feedback, noise)  # lines 2, 7-9
     e = Experience(n, query, memories, aggregate(config, slates, feedback))  # lines 10-12
+    if config.objective == "reward":
+        loss = ranking_loss(config, z, slates, feedback, noise)  # lines 2, 7-9
+    else:
+        loss = listwise_loss(config, z, e.y_bar)
     return slates, citations, loss, e
 
 
@@ -287,6 +314,10 @@ def replay(config: Config, W_q, W_m, n, query, pool, uniforms):
     slates, loss = [], query.new_zeros(())  # line 15
     for k, e in enumerate(chosen):  # line 16
         z, _ = scores(*adapt(config, W_q, W_m, e.query, e.memories))  # line 17
+        if config.objective != "reward":
+            loss = loss + listwise_loss(config, z, e.y_bar)
+            slates.append([])
+            continue
         g = gumbel(uniforms["u_replay"][n][k])
         g_draw = gumbel(uniforms["u_draw"][n][k]) if config.replay_slate == "softmax" else None
         slate = replay_slate(config, z, g, g_draw, e.y_bar)  # line 18

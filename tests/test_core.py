@@ -9,11 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from earlib import draws
-from earlib.adapter import Adapter
+from earlib.adapter import Adapter, start
 from earlib.config import VARIANTS, Config
 from earlib.critic import SimulatedCritic
 from earlib.explorer import select_slate
 from earlib.learner import Learner
+from earlib.objective import listwise_loss
 
 SMALL = {"depth": 8, "slate_size": 3, "rounds": 3, "replay_size": 3, "batch_size": 2, "learning_rate": 0.02}
 OPTIONS = {
@@ -60,6 +61,16 @@ OPTIONS = {
     "side information": {"side": 0.4},
     "side information above all": {"side": 5.0, "test_slate": "after"},
     "side information, statistics reset": {"side": 0.2, "statistics": "reset"},
+    "p with a temperature": {"softmax_temperature": 0.3},
+    "Plackett-Luce with a temperature": {"likelihood": "plackett-luce", "softmax_temperature": 2.0},
+    "cross-entropy": {"objective": "softmax", "softmax_temperature": 0.2},
+    "contrastive": {"objective": "contrastive", "softmax_temperature": 0.2},
+    "pairs": {"objective": "logistic", "softmax_temperature": 0.2},
+    "cited first": {"objective": "plackett-luce", "softmax_temperature": 0.2},
+    "contrastive, unseen left out": {"objective": "contrastive", "unseen": "left out"},
+    "contrastive, all gold": {
+        "objective": "contrastive", "training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0,
+    },
 }
 
 
@@ -171,6 +182,8 @@ FIELDS = {
     "statistics": st.sampled_from(["kept", "reset"]),
     "errors": st.sampled_from(["slate", "global", "persistent", "shuffled"]),
     "likelihood": st.sampled_from(["clean", "noisy", "plackett-luce"]),
+    "objective": st.sampled_from(["reward", "softmax", "contrastive", "logistic", "plackett-luce"]),
+    "softmax_temperature": st.sampled_from([0.1, 1.0, 2.0]),
     "replay_size": st.integers(0, 4),
     "replay_choice": st.sampled_from(["similarity", "reward", "random"]),
     "replay_current": st.booleans(),
@@ -223,7 +236,7 @@ def test_a_seed_is_the_same_alone_as_among_five(name):
         learner = Learner(config, found, critic, seeds, torch.float64)
         slates = [step.exploration.slates for step in learner.train(order)]
         queries = torch.arange(len(found.query)).expand(len(seeds), -1)
-        return torch.cat(slates, 1), learner.retrieve(queries, explorer=True), learner.adapter.W_m
+        return torch.cat(slates, 1), learner.retrieve(queries, explorer=True), learner.adapter.parameters[1]
 
     among, alone = train(seeds, order), train((2,), order[[2]])
     assert torch.equal(among[0][2], alone[0][0])
@@ -237,22 +250,100 @@ def test_gradient_of_the_scores_against_finite_differences(normalise):
     query = torch.randn(2, 3, 5, generator=rng, dtype=torch.float64)
     memory = torch.randn(2, 7, 5, generator=rng, dtype=torch.float64)
     start = 0.3 * torch.randn(2, 2, 5, 5, generator=rng, dtype=torch.float64)
-    adapter = Adapter(2, 5, normalise, start, torch.float64)
+    adapter = Adapter(start, normalise=normalise, dtype=torch.float64)
 
     def score(W_q, W_m):
-        adapter.W_q, adapter.W_m = W_q, W_m
+        adapter.parameters = [W_q, W_m]
         return adapter.score(query, memory)[0]
 
     assert torch.autograd.gradcheck(score, tuple(start.clone().requires_grad_().unbind()))
 
 
-def test_an_untrained_adapter_ranks_as_the_retriever():
+FORMS = ("full", "low-rank", "diagonal", "query")
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_an_untrained_adapter_ranks_as_the_retriever(kind):
     found = problem(4)
     similarity = torch.einsum("nd,nkd->nk", found.query, found.bank[found.index])
-    learner = Learner(Config(**SMALL), found, None, (0,), torch.float64)
+    learner = Learner(Config(**SMALL, adapter=kind, learned_side=True), found, None, (0,), torch.float64)
     queries = torch.arange(len(found.query))[None]
     expected = similarity.argsort(-1, descending=True)[None, :, : SMALL["slate_size"]]
     assert torch.equal(learner.retrieve(queries), expected)
+
+
+@pytest.mark.parametrize("kind", FORMS[1:])
+def test_an_adapter_of_another_form_learns_by_the_gradient_of_its_matrices(kind):
+    """One plain step of its parameters is the chain rule over the gradient of the full matrices, here by hand."""
+    config = Config(**{**SMALL, "optimizer": "sgd", "learning_rate": 0.5, "adapter": kind, "rank": 2})
+    found, seeds = problem(6), (0, 7)
+    order = orders(seeds, len(found.query), 2)
+    critic = SimulatedCritic(config, found.gold)
+    full = Learner(config.model_copy(update={"adapter": "full"}), found, critic, seeds, torch.float64)
+    other = Learner(config, found, critic, seeds, torch.float64)
+    before = [part.detach().clone() for part in other.adapter.parameters]
+    next(full.train(order)), next(other.train(order))
+    G_q, G_m = (W.grad for W in full.adapter.parameters)
+    after = [part.detach() for part in other.adapter.parameters]
+    if kind == "low-rank":  # B starts at zero: A stays, B moves along G A'
+        expected = [*before[:2], *(-0.5 * G @ A.mT for G, A in zip((G_q, G_m), before[:2], strict=True))]
+    elif kind == "diagonal":
+        expected = [-0.5 * G.diagonal(dim1=-2, dim2=-1) for G in (G_q, G_m)]
+    else:
+        expected = [-0.5 * G_q]
+    assert G_q.abs().max() > 1e-4
+    for ours, theirs in zip(after, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    W_q, W_m = (W.detach() for W in other.adapter.matrices)
+    assert W_q.shape == W_m.shape == (2, 8, 8)
+    assert torch.linalg.matrix_rank(W_q).max() <= (2 if kind == "low-rank" else 8)
+    assert (W_m == 0).all() or kind != "query"
+
+
+def test_the_start_of_a_low_rank_adapter_is_a_seed_s_own():
+    config = Config(adapter="low-rank", rank=3)
+    among, alone = start(config, (0, 4), 5), start(config, (4,), 5)
+    assert all(torch.equal(one[[1]], other) for one, other in zip(among, alone, strict=True))
+    assert not torch.equal(among[0][0], among[0][1])
+    with pytest.raises(ValueError, match="init = normal: expected with a full adapter, not low-rank"):
+        Config(adapter="low-rank", init="normal")
+
+
+def test_a_learned_term_follows_its_gradient():
+    """The weight w of side information: one plain step by finite differences of the loss, and scores that show it."""
+    config = Config(**{**SMALL, "replay_size": 0}, optimizer="sgd", learned_side=True, side_rate=0.5)
+    found = problem(7)
+    order = orders((0,), len(found.query), 2)
+    learner = Learner(config, found, SimulatedCritic(config, found.gold), (0,), torch.float64)
+    step = next(learner.train(order))
+    z = torch.einsum("qd,qkd->qk", found.query[order[0]], found.bank[found.index[order[0]]])
+
+    def loss(w):
+        scores = (z + w * found.side[order[0]])[None]
+        return learner._current_loss(scores, step.exploration, None).item()
+
+    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    assert abs(slope) > 1e-3
+    assert learner.side_weight.item() == pytest.approx(-0.5 * slope, rel=1e-6)
+    scores, *_ = learner._score(order)
+    untold = learner.side_weight.detach() * found.side[order[0]]
+    torch.testing.assert_close(scores.detach()[0] - untold, learner.adapter.score(found.query[order], found.bank[None])[
+        0].detach()[0].gather(1, found.index[order[0]]))  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 999), K=st.integers(1, 6), kind=st.sampled_from(["softmax", "contrastive", "logistic"]))
+def test_a_listwise_loss_has_finite_gradients_whatever_was_cited(seed, K, kind):
+    rng = torch.Generator().manual_seed(seed)
+    scores = (20 * torch.randn(3, K, generator=rng)).requires_grad_()
+    useful, counted = torch.rand(2, 3, K, generator=rng) < 0.5
+    loss = listwise_loss(kind, scores, useful, counted)
+    (gradient,) = torch.autograd.grad(loss.sum(), scores)
+    assert loss.isfinite().all() and gradient.isfinite().all()
+    assert (loss[~(useful & counted).any(-1)] == 0).all()
+    assert (gradient[~counted] == 0).all()  # what does not count teaches nothing
+    if kind != "softmax":  # where two share the mass, the likelier one gives some away
+        assert (gradient[useful & counted] <= 0).all()  # what was cited is never pushed down
 
 
 def test_side_information_without_weight_changes_no_bit():
@@ -265,7 +356,7 @@ def test_side_information_without_weight_changes_no_bit():
         learner = Learner(config, candidates, SimulatedCritic(config, found.gold), seeds)
         slates = torch.cat([step.exploration.slates for step in learner.train(order)], 1)
         queries = torch.arange(len(found.query)).expand(len(seeds), -1)
-        return slates, learner.retrieve(queries, explorer=True), learner.adapter.W_q, learner.adapter.W_m
+        return slates, learner.retrieve(queries, explorer=True), *learner.adapter.parameters
 
     without = train(None)
     for side in (found.side, torch.full_like(found.side, torch.nan)):
@@ -285,5 +376,7 @@ def test_side_information_enters_the_value_of_a_candidate():
 
 def test_a_weight_without_scores_is_refused():
     found = SimpleNamespace(**{**vars(problem(5)), "side": None})
-    with pytest.raises(ValueError, match=r"lambda_side = 0.3\): the candidates carry no scores; name a reranker"):
+    with pytest.raises(ValueError, match=r"side \(lambda_side = 0.3\): the candidates carry no scores; name a reranker"):
         Learner(Config(**SMALL, side=0.3), found, None, (0,))
+    with pytest.raises(ValueError, match="learned_side: the candidates carry no scores; name a reranker"):
+        Learner(Config(**SMALL, learned_side=True), found, None, (0,))
