@@ -193,9 +193,10 @@ def test_the_recall_of_an_index_is_measured_and_printed(path, capsys):
     index = banks.build(bank, query)
     lines = capsys.readouterr().out.splitlines()
     reached = banks.recall(index.search(query, 20)[1], bank.search(query, 20)[1])
-    assert reached >= banks.AIM and f"{index.lists.nprobe} searched: recall@20 {reached:.4f} on 50 queries" in lines[-1]
+    assert f"{index.lists.nprobe} searched: recall@20 {reached:.4f}, at least " in lines[-1]
+    surely = [float(line.split("at least ")[1].split()[0]) for line in lines]
+    assert reached >= surely[-1] >= banks.AIM and all(low < banks.AIM for low in surely[:-1])
     assert [int(line.split()[2]) for line in lines[:-1]] == [2**n for n in range(len(lines) - 1)]
-    assert all(float(line.split("recall@20 ")[1].split()[0]) < banks.AIM for line in lines[:-1])
 
 
 def test_with_all_lists_searched_it_is_exact(large):
