@@ -66,7 +66,7 @@ def test_every_profile_fits_the_notebooks(profile):
 
 
 @each
-@pytest.mark.parametrize("profile", ["smoke", "laptop"])
+@pytest.mark.parametrize("profile", ["smoke", "laptop", "laptop-large"])
 def test_a_committed_result_is_that_of_the_source(name, profile):
     notebook = executed(name, profile)
     written = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
