@@ -16,6 +16,7 @@ from earlib.ranking import best
 
 PRODUCTS = 2**20  # float32 products of queries and rows of a bank at a time
 EXACT = 2**8  # rows of a bank that are multiplied in float64 at a time
+RANK_OFFSET = 60  # of reciprocal rank fusion, as its authors chose it (Cormack et al., 2009)
 STORES = {"dialogue": ("dialogue",), "observation": ("observation",), "both": ("dialogue", "observation")}
 
 
@@ -274,6 +275,30 @@ def by_words(benchmark, found, depth=20, store="dialogue"):
         index[number] = rows[best(scores, depth)]
     gold, counts = _gold(benchmark.memories, benchmark.asked, index, STORES[store])
     return replace(found, index=index, gold=gold, gold_count=sum(counts.values()), gold_in_store=counts, side=None)
+
+
+def fused(benchmark, found, depth=20, store="dialogue"):
+    """Candidates of a hybrid first stage: the ranking by cosine and that by BM25, fused by reciprocal rank.
+
+    A memory i has the score 1 / (60 + a_i) + 1 / (60 + b_i), with its ranks a_i and b_i, from 1 on, among all memories
+    of the question's scope; the second term only where it shares a word with the question. Ties in memory order.
+
+    Parameters and result as in `by_words`.
+    """
+    index = torch.empty(len(benchmark.asked), depth, dtype=torch.int64)
+    for number, (rows, words) in enumerate(_scored_by_words(benchmark, store)):
+        similarity = (found.bank[rows].double() @ found.query[number].double()).float()
+        score = _reciprocal_rank(similarity) + _reciprocal_rank(words).where(words > 0, 0)
+        index[number] = rows[best(score, depth)]
+    gold, counts = _gold(benchmark.memories, benchmark.asked, index, STORES[store])
+    return replace(found, index=index, gold=gold, gold_count=sum(counts.values()), gold_in_store=counts, side=None)
+
+
+def _reciprocal_rank(scores):
+    """1 / (60 + rank) of each score, `[M]` float64."""
+    reciprocal = torch.empty(len(scores), dtype=torch.float64)
+    reciprocal[best(scores, len(scores))] = 1 / torch.arange(RANK_OFFSET + 1.0, RANK_OFFSET + 1 + len(scores)).double()
+    return reciprocal
 
 
 def word_scores(benchmark, found, store="dialogue"):

@@ -42,6 +42,9 @@ class Setting(Checked):
     dataset: str = Field("locomo", description="benchmark")
     encoder: str = Field("minilm", description="frozen encoder")
     store: Literal["dialogue", "observation", "both"] = Field("dialogue", description="memories that can be retrieved")
+    first_stage: Literal["dense", "hybrid"] = Field(
+        "dense", description="what brings the candidates: cosine, or its ranking fused with that of BM25"
+    )
     split: Literal["random", "conversation"] = Field("random", description="how questions are kept for evaluation")
     reranker: Literal["none", "bm25", "monot5"] = Field(
         "none", description="whose scores the candidates carry as side information of the Explorer"
@@ -114,6 +117,11 @@ def scopes(dataset):
     return np.unique([query.scope for query in benchmark(dataset).asked], return_inverse=True)[1]
 
 
+@lru_cache(maxsize=4)
+def _fused(found, depth, dataset, store, captions, dates):
+    return first_stage.fused(benchmark(dataset, captions, dates), found, depth, store)
+
+
 @lru_cache(maxsize=2)
 def _rotated(found, width):
     return found.rotated(width)
@@ -125,9 +133,11 @@ def _with_side(found, reranker, dataset, store, captions, dates, device):
 
 
 def candidates_of(setting, depth):
-    """First-stage candidates of a setting, as `candidates`, with the width and side information that it asks for."""
+    """First-stage candidates of a setting, as `candidates`, with the ranking, width and scores that it asks for."""
     of_text = setting.store, setting.captions, setting.dates
     found = candidates(setting.dataset, setting.encoder, depth, *of_text, setting.device)
+    if setting.first_stage == "hybrid":
+        found = _fused(found, depth, setting.dataset, *of_text)
     if setting.width is not None:
         found = _rotated(found, setting.width)
     if setting.reranker == "none":
@@ -619,8 +629,8 @@ def curve(setting, name, **changes):
     return made
 
 
-def tuned_rates(setting, name, rates, **changes):
-    """The learning rate of each seed whose adapter has the best Recall@5 on a part of its training questions.
+def tuned(setting, name, choices, **changes):
+    """The choice of each seed whose adapter has the best Recall@5 on a part of its training questions.
 
     A seed chooses for itself, on a part that it kept for that: another seed's part holds its evaluation questions.
 
@@ -629,38 +639,65 @@ def tuned_rates(setting, name, rates, **changes):
     setting : Setting
     name : str
         A key of `config.VARIANTS`.
-    rates : list of float
-        Of equal ones the first wins.
+    choices : list of dict
+        Hyper-parameters; of equally good ones the first wins.
     **changes
         Other hyper-parameters that differ from the paper's defaults.
 
     Returns
     -------
-    chosen : list of float
-        One a seed.
-    reached : dict of float to numpy.ndarray
-        Recall@5 in percent on the parts kept, `[R]`, by rate; a rate at which an adapter diverges has none.
+    chosen : list of int
+        Number of the choice, one a seed.
+    reached : dict of int to numpy.ndarray
+        Recall@5 in percent on the parts kept, `[R]`, by choice; one with which an adapter diverges has none.
     """
     kept_apart = setting.model_copy(update={"validate_on_training": True})
     reached = {}
-    for rate in rates:
+    for number, choice in enumerate(choices):
         try:
-            result = run(kept_apart, Config(**{**VARIANTS[name].changes, **changes, "learning_rate": rate}))
+            result = run(kept_apart, Config(**{**VARIANTS[name].changes, **changes, **choice}))
         except FloatingPointError:
             continue
-        reached[rate] = 100 * np.nanmean(result.adapter[-1, 0], axis=1)
+        reached[number] = 100 * np.nanmean(result.adapter[-1, 0], axis=1)
     if not reached:
-        raise FloatingPointError(f"{name} diverges at every learning rate of {rates}; add smaller ones")
-    return [max(reached, key=lambda rate: reached[rate][seed]) for seed in range(setting.seeds)], reached
+        raise FloatingPointError(f"{name} diverges with every choice of {choices}; add a smaller learning rate")
+    return [max(reached, key=lambda number: reached[number][seed]) for seed in range(setting.seeds)], reached
+
+
+def run_chosen(setting, name, chosen, **changes):
+    """Run a variant with hyper-parameters that each seed has for itself.
+
+    Parameters
+    ----------
+    setting : Setting
+    name : str
+        A key of `config.VARIANTS`.
+    chosen : list of dict
+        One a seed.
+    **changes
+        Other hyper-parameters that differ from the paper's defaults, for all.
+
+    Returns
+    -------
+    Answers
+    """
+    distinct_choices = [choice for at, choice in enumerate(chosen) if choice not in chosen[:at]]
+    runs = [run_variant(setting, name, **{**changes, **choice}) for choice in distinct_choices]
+    seeds = [(runs[distinct_choices.index(choice)], seed) for seed, choice in enumerate(chosen)]
+    values = np.stack([one.values[:, seed] for one, seed in seeds], 1)
+    return Answers(values, runs[0].queries, np.stack([one.slates[seed] for one, seed in seeds]))
+
+
+def tuned_rates(setting, name, rates, **changes):
+    """The learning rate that each seed chose among some, and the recall of each: `tuned`, by rate."""
+    chosen, reached = tuned(setting, name, [{"learning_rate": rate} for rate in rates], **changes)
+    return [rates[number] for number in chosen], {rates[number]: recall for number, recall in reached.items()}
 
 
 def run_tuned(setting, name, rates, **changes):
     """Run a variant with the learning rate that each seed chose: `tuned_rates`, with the result of `run_variant`."""
     chosen, _ = tuned_rates(setting, name, rates, **changes)
-    at = {rate: run_variant(setting, name, **changes, learning_rate=rate) for rate in dict.fromkeys(chosen)}
-    seeds = [(at[rate], seed) for seed, rate in enumerate(chosen)]
-    values, queries = np.stack([one.values[:, seed] for one, seed in seeds], 1), at[chosen[0]].queries
-    return Answers(values, queries, np.stack([one.slates[seed] for one, seed in seeds]))
+    return run_chosen(setting, name, [{"learning_rate": rate} for rate in chosen], **changes)
 
 
 def readings(options):
