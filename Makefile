@@ -9,7 +9,7 @@ NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/*.ipynb))))
 # `make -j2 reproduce` runs two notebooks at a time.
 JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
 
-.PHONY: help reproduce estimate test llm test-llm data report lab bench lock clean $(NOTEBOOKS)
+.PHONY: help reproduce extensions estimate test llm test-llm data report lab bench lock clean $(NOTEBOOKS)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -17,8 +17,11 @@ help: ## this list
 	@for name in $(NOTEBOOKS); do echo "  make $$name"; done
 	@echo '  e.g. make fig05_noise_robustness ARGS="-p precision 70"'
 
-reproduce: $(STAMP) ## run every notebook into results/PROFILE (PROFILE=laptop)
-	$(PYTHON) -m earlib.run all --profile $(PROFILE) --jobs $(JOBS) $(ARGS)
+reproduce: $(STAMP) ## run every notebook of the paper into results/PROFILE (PROFILE=laptop)
+	$(PYTHON) -m earlib.run reproduction --profile $(PROFILE) --jobs $(JOBS) $(ARGS)
+
+extensions: $(STAMP) ## run the notebooks that go beyond the paper into results/PROFILE
+	$(PYTHON) -m earlib.run extensions --profile $(PROFILE) --jobs $(JOBS) $(ARGS)
 
 $(NOTEBOOKS): $(STAMP)
 	$(PYTHON) -m earlib.run $@ --profile $(PROFILE) $(ARGS)

@@ -173,6 +173,11 @@ VARIANTS = {
 }
 
 
+# What learns better from the same citations: the notebooks ext01_objective and ext03_candidates show by how much.
+ASSIMILATION = {"objective": "softmax", "softmax_temperature": 0.05}
+HYBRID = {"depth": 50, "learned_side": True}  # with first_stage "hybrid" and the reranker "bm25" in the setting
+
+
 class Reading(NamedTuple):
     """One way to read the paper, or to depart from it, where it leaves a choice."""
 

@@ -432,15 +432,19 @@ def run_variant(setting, name, **changes):
     if name not in VARIANTS:
         raise ValueError(f"unknown variant {name!r}{datasets.near(name, VARIANTS)}")
     variant = VARIANTS[name]
-    result = run(beside(setting, variant.reranker), Config(**{**variant.changes, **changes}))
-    answered = [result.adapter[-1], result.explorer, result.untrained_explorer]
+    return _answers(name, run(beside(setting, variant.reranker), Config(**{**variant.changes, **changes})))
+
+
+def _answers(name, result):
+    """What a variant answers, of all that a Run holds."""
+    variant, answered = VARIANTS[name], [result.adapter[-1], result.explorer, result.untrained_explorer]
     which = 2 if not variant.learns else int(variant.explorer)
     return Answers(answered[which], result.queries, np.moveaxis(result.slates[which], 0, -1))
 
 
 def beside(setting, reranker):
-    """The setting with a reranker's scores beside the candidates."""
-    return setting.model_copy(update={"reranker": reranker})
+    """The setting with a reranker's scores beside the candidates; as it is with "none"."""
+    return setting if reranker == "none" else setting.model_copy(update={"reranker": reranker})
 
 
 RERANKED = {"monot5": "monot5", "bm25_reranked": "bm25"}  # control: whose scores alone order the K candidates
@@ -602,7 +606,7 @@ def paired(**grid):
     return [{name: values[at % len(values)] for name, values in grid.items()} for at in range(length)]
 
 
-def curve(setting, name, **changes):
+def curve(setting, name, chosen=None, **changes):
     """Recall@5 of adapter-only inference along training, each point against the untrained adapter.
 
     Only the last difference is tested: the others are its way there.
@@ -613,6 +617,8 @@ def curve(setting, name, **changes):
         `evaluate_every` says how often.
     name : str
         A key of `config.VARIANTS`.
+    chosen : list of dict, optional
+        Hyper-parameters that each seed has for itself.
     **changes
         Hyper-parameters that differ from the paper's defaults.
 
@@ -621,7 +627,7 @@ def curve(setting, name, **changes):
     list of dict
         Rows as in `rows`, with the further key `training_queries`.
     """
-    result = run(setting, Config(**{**VARIANTS[name].changes, **changes}))
+    result = _chosen(setting, name, chosen or [{}] * setting.seeds, **changes)
     made, start = [], result.adapter[0, :1]
     for point, (seen, values) in enumerate(zip(result.seen, result.adapter, strict=True), 1):
         at = {"tested": point == len(result.seen), "training_queries": int(seen)}
@@ -665,27 +671,27 @@ def tuned(setting, name, choices, **changes):
 
 
 def run_chosen(setting, name, chosen, **changes):
-    """Run a variant with hyper-parameters that each seed has for itself.
+    """Run a variant as `run_variant`, with hyper-parameters that each seed has for itself: `chosen`, a dict a seed."""
+    return _answers(name, _chosen(setting, name, chosen, **changes))
 
-    Parameters
-    ----------
-    setting : Setting
-    name : str
-        A key of `config.VARIANTS`.
-    chosen : list of dict
-        One a seed.
-    **changes
-        Other hyper-parameters that differ from the paper's defaults, for all.
 
-    Returns
-    -------
-    Answers
-    """
-    distinct_choices = [choice for at, choice in enumerate(chosen) if choice not in chosen[:at]]
-    runs = [run_variant(setting, name, **{**changes, **choice}) for choice in distinct_choices]
-    seeds = [(runs[distinct_choices.index(choice)], seed) for seed, choice in enumerate(chosen)]
-    values = np.stack([one.values[:, seed] for one, seed in seeds], 1)
-    return Answers(values, runs[0].queries, np.stack([one.slates[seed] for one, seed in seeds]))
+def _chosen(setting, name, chosen, **changes):
+    """The Run of a variant each of whose seeds has hyper-parameters of its own; equal ones run side by side."""
+    parts, variant = [None] * setting.seeds, VARIANTS[name]
+    for choice in [one for at, one in enumerate(chosen) if one not in chosen[:at]]:
+        result = run(beside(setting, variant.reranker), Config(**{**variant.changes, **changes, **choice}))
+        for seed in (seed for seed, one in enumerate(chosen) if one == choice):
+            parts[seed] = _alone(result, seed)
+    return _merge(parts)
+
+
+def _alone(result, seed):
+    """The Run of one seed of several, without what fills up a shorter one."""
+    held = [seed], result.queries[seed] >= 0
+    return Run(
+        result.seen, result.queries[held[0]][:, held[1]],
+        *(part[..., seed, :][..., None, held[1]] for part in result[2:]),
+    )  # fmt: skip
 
 
 def tuned_rates(setting, name, rates, **changes):
@@ -698,6 +704,82 @@ def run_tuned(setting, name, rates, **changes):
     """Run a variant with the learning rate that each seed chose: `tuned_rates`, with the result of `run_variant`."""
     chosen, _ = tuned_rates(setting, name, rates, **changes)
     return run_chosen(setting, name, [{"learning_rate": rate} for rate in chosen], **changes)
+
+
+class Stream(NamedTuple):
+    """What was answered to a stream of questions that a learner is taught by, one after the other.
+
+    Recall@5 as in `evaluate.measure`, `[R, N]` in the order of the stream; NaN for questions without gold memories.
+    """
+
+    queries: np.ndarray  # [R, N] numbers of the questions
+    place: np.ndarray  # [R, N] how many conversations came before
+    static: np.ndarray  # [R, N] by the adapter as it starts
+    first: np.ndarray  # [R, N] test-then-learn: each before anything was learned from it or those after it
+    after: np.ndarray  # [R, N] each when the last of its conversation was learned from
+    end: np.ndarray  # [R, N] each at the end of the stream
+
+
+def arrivals(scopes, seed):
+    """Questions in the order of a stream: conversations in a random order, the questions of each permuted.
+
+    Parameters
+    ----------
+    scopes : sequence of str
+        The conversation of each question.
+    seed : int
+        Of `numpy.random.default_rng`.
+
+    Returns
+    -------
+    order, place : numpy.ndarray
+        Question numbers, `[N]`, and how many conversations came before each.
+    """
+    names, scope = np.unique(np.asarray(scopes), return_inverse=True)
+    rng = np.random.default_rng(seed)
+    coming = rng.permutation(len(names))
+    order = np.concatenate([rng.permutation(np.flatnonzero(scope == name)) for name in coming])
+    return order, np.argsort(coming)[scope[order]]
+
+
+def stream(setting, config):
+    """Answer, score, then learn from every question of a benchmark, conversation after conversation.
+
+    Parameters
+    ----------
+    setting : Setting
+        Its split is not used: every question is answered before anything is learned from it.
+    config : Config
+
+    Returns
+    -------
+    Stream
+    """
+    found = _on(setting.device, candidates_of(setting, config.depth))
+    parts = []
+    for seed in range(setting.seeds):
+        order, place = arrivals(found.scopes, seed)
+        asked = torch.from_numpy(order)[None].to(found.bank.device)
+        learner = Learner(config, found, _critic(config, found, (seed,), asked), (seed,))
+        parts.append(Stream(order[None], place[None], *_streamed(learner, found, asked, place, config.batch_size)))
+    return Stream(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+
+def _streamed(learner, found, asked, place, batch):
+    """Recall@5 of one seed, `[1, N]` each: static, test-then-learn, after its conversation, at the end."""
+    def recall(queries):
+        return evaluate.measure(found, queries, learner.retrieve(queries))[0]
+
+    ends = np.flatnonzero(np.diff(place, append=place[-1] + 1)) + 1  # after the last question of each conversation
+    static, first, after = recall(asked), [recall(asked[:, :batch])], []
+    for step in learner.train(asked):
+        coming = asked[:, step.seen : step.seen + batch]
+        if coming.shape[1]:
+            first.append(recall(coming))
+        while len(after) < len(ends) and step.seen >= ends[len(after)]:
+            start = ends[len(after) - 1] if after else 0
+            after.append(recall(asked[:, start : ends[len(after)]]))
+    return static, np.concatenate(first, 1), np.concatenate(after, 1), recall(asked)
 
 
 def readings(options):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from earlib import draws
-from earlib.adapter import Adapter, gram, start
+from earlib import adapter, draws
+from earlib.adapter import Adapter, gram
 from earlib.explorer import Exploration, explore, select_slate
 from earlib.objective import listwise_loss, log_likelihood, plackett_luce, ranking_loss
 from earlib.ranking import best, distinct, gumbel
@@ -56,8 +56,8 @@ class Learner:
             raise ValueError(f"{term}: the candidates carry no scores; name a reranker")
         self.side = candidates.side.to(dtype) if config.side or config.learned_side else None
         R, d = len(self.seeds), self.query.shape[1]
-        first = start(config, self.seeds, d)
-        self.adapter = Adapter(first, config.adapter, config.normalise, dtype, self.device)
+        start = adapter.start(config, self.seeds, d)
+        self.adapter = Adapter(start, config.adapter, config.normalise, dtype, self.device)
         self.side_weight = torch.zeros(R, dtype=dtype, device=self.device, requires_grad=config.learned_side)
         self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], config.rounds)
         groups = [{"params": self.adapter.parameters, "lr": config.learning_rate}]

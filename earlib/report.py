@@ -10,7 +10,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from earlib import paper, paths
-from earlib.records import SEES_GOLD, SETTING, family, key_of, load, named
+from earlib.records import SEES_GOLD, SETTING, Row, family, key_of, load, named
 
 
 def frame(record, **where):
@@ -272,8 +272,11 @@ def show(record, index=("variant",), columns=("metric",), **where):
 
 
 def readme_tables(folder):
-    """The README's tables, in Markdown, from the records in a folder: headline rows, and all verdicts by notebook."""
-    from earlib.run import own_names  # here because it brings papermill, which no notebook needs
+    """The README's tables, in Markdown, from the records in a folder: headline rows, and all verdicts by notebook.
+
+    What goes beyond the paper stands apart, below its own heading.
+    """
+    from earlib.run import beyond, own_names  # here because it brings papermill, which no notebook needs
 
     planned = own_names(folder.name)
     stems = (path.stem for path in folder.glob("*.json"))
@@ -281,24 +284,61 @@ def readme_tables(folder):
     records = [load(id, folder.name, folder.parent) for id in ids]
     if not records:
         return "No results are recorded yet: run `make reproduce`."
-    shown = [row for one in records for row in one["rows"] if row.get("headline")]
-    lines = ["| | data, encoder | measured | paper | verdict |", "|---|---|---|---|---|"] if shown else []
-    lines += [_headline(row) for row in shown]
-    lines += [""] * bool(shown) + ["| notebook | | verdicts |", "|---|---|---|"]
+    own, further = ([one for one in records if beyond(one["id"]) is side] for side in (False, True))
+    told = [_headlines(own), _verdicts(own, folder.name)]
+    if further:
+        told += ["### Beyond the paper", _gains(further), _verdicts(further, folder.name)]
+    return "\n\n".join(part for part in told if part)
+
+
+def _verdicts(records, profile):
+    """How many rows of each record got which verdict, in Markdown."""
+    lines = ["| notebook | | verdicts |", "|---|---|---|"] if records else []
     for one in records:
         counts = Counter(row["verdict"] for row in one["rows"])
         told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-        lines.append(f"| [{one['id']}](results/{folder.name}/{one['id']}.ipynb) | {one['title']} | {told} |")
-    marked = any(row.get("sees_gold") for row in shown)
-    return "\n".join(lines) + (f"\n\n\\* {SEES_GOLD}" if marked else "")
+        lines.append(f"| [{one['id']}](results/{profile}/{one['id']}.ipynb) | {one['title']} | {told} |")
+    return "\n".join(lines)
+
+
+def _shown(records, head, line):
+    """The headline rows of some records, a line each, and what the star means, in Markdown."""
+    shown = [row for one in records for row in one["rows"] if row.get("headline")]
+    if not shown:
+        return ""
+    marked = f"\n\n\\* {SEES_GOLD}" if any(row.get("sees_gold") for row in shown) else ""
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *map(line, shown)]) + marked
+
+
+def _headlines(records):
+    return _shown(records, "| | data, encoder | measured | paper | verdict |", _headline)
+
+
+def _gains(records):
+    """Headline rows of what the paper has not, each with its paired difference to what it is compared with."""
+    return _shown(records, "| | data, encoder, split | measured | over the static retriever |", _gain)
+
+
+def _gain(row):
+    further = {key: value for key, value in row.items() if key not in Row.model_fields and value is not None}
+    told = [_label(row, key) for key in further if key not in ("split", "part", "over")]
+    what = _label(row, "variant") + (f" ({', '.join(told)})" if told else "")
+    where = f"{_place(row['dataset'], row['encoder'])}, {paper.label(row.get('split', 'random'))}"
+    gap = "–"
+    if row.get("difference") is not None:
+        gap = f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
+    return f"| {what} | {where} | {_starred(row)} | {gap} |"
+
+
+def _starred(row):
+    return _measured(row).replace(" *", r" \*")
 
 
 def _headline(row):
     there = _place(row.get("reported_dataset"), row.get("reported_encoder"))
     reported = f"{row['printed']} ({there})" if row.get("printed") else "–"
     what = f"{_label(row, 'variant')}: {_label(row, 'metric')}" if row["variant"] else _label(row, "metric")
-    measured = _measured(row).replace(" *", r" \*")
-    return f"| {what} | {_place(row['dataset'], row['encoder'])} | {measured} | {reported} | {row['verdict']} |"
+    return f"| {what} | {_place(row['dataset'], row['encoder'])} | {_starred(row)} | {reported} | {row['verdict']} |"
 
 
 def _place(dataset, encoder):

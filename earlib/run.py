@@ -253,13 +253,33 @@ def _check_names(profile, name, known, parameters):
             raise Unusable(f"{file}: grid: {key} stands in defaults too; leave it out there")
 
 
+GROUPS = ("all", "reproduction", "extensions")
+BEYOND = re.compile(r"ext\d\d_|agent_memory$")  # notebooks that go beyond the paper
+
+
+def beyond(name):
+    """Whether a notebook, or its result, goes beyond the paper: one of the extensions."""
+    return bool(BEYOND.match(name.partition("--")[0]))
+
+
+def _chosen(names, known):
+    """The notebooks asked for, those of a group in the order of their names."""
+    held = {"all": known, "reproduction": [], "extensions": []}
+    for name in known:
+        held["extensions" if beyond(name) else "reproduction"].append(name)
+    for name in names:
+        if name not in known and name not in GROUPS:
+            raise _unknown("notebook", name, [*known, *GROUPS])
+    return list(dict.fromkeys(one for name in names for one in held.get(name, [name])))
+
+
 def make_plans(names, profile_name, own):
     """Check a request in full and say what it will run.
 
     Parameters
     ----------
     names : list of str
-        Ids of notebooks, or `["all"]`.
+        Ids of notebooks, or a group of them: one of `GROUPS`.
     profile_name : str
     own : dict of str to str
         Parameters of the command line, as typed. Each goes to every notebook that has it.
@@ -278,10 +298,7 @@ def make_plans(names, profile_name, own):
     """
     known = sources()
     profile = load_profile(profile_name)
-    for name in names:
-        if name not in known and name != "all":
-            raise _unknown("notebook", name, known)
-    chosen = list(known) if "all" in names else list(dict.fromkeys(names))
+    chosen = _chosen(names, known)
     if not chosen:
         raise Unusable(f"there is no notebook in {paths.notebooks()}")
     parameters = {}
@@ -764,7 +781,7 @@ def _joined(arguments):
 
 def _read_arguments(arguments):
     parser = argparse.ArgumentParser(prog="python -m earlib.run", description="Run notebooks of the paper headless.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="ids of notebooks, or all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"ids of notebooks, or {', '.join(GROUPS)}")
     parser.add_argument("--profile", default="laptop", help="a file of notebooks/profiles (default: laptop)")
     parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter; may be repeated")
     engine = parser.add_mutually_exclusive_group()
@@ -776,7 +793,7 @@ def _read_arguments(arguments):
     parser.add_argument("--list", action="store_true", help="show notebooks and their parameters")
     options = parser.parse_args(_joined(arguments))
     if not options.names and not options.list:
-        parser.error(f"name a notebook, or all; there are {', '.join(sources()) or 'none'}")
+        parser.error(f"name a notebook, or all, reproduction, extensions; there are {', '.join(sources()) or 'none'}")
     if options.jobs < 1:
         parser.error("--jobs: expected 1 or more")
     for name in ("max_calls", "max_cost"):
@@ -825,7 +842,7 @@ def _run(names, profile, own, jobs, scheduler, limits):
             if ledger.exists():
                 with Ledger(ledger).changing() as totals:
                     print(f"language models: {took(totals)}", flush=True)
-    if "all" in names:
+    if set(names) & set(GROUPS):
         print(summarise(outcomes))
         print(f"to read them, each beside the paper's numbers: make report PROFILE={plans[0].profile}")
     return 1 if any(outcome.error for outcome in outcomes) else 0
@@ -893,7 +910,7 @@ def _summed(notes):
 
 def _usable_plans(names, profile, own):
     plans = make_plans(names, profile, own)
-    if "all" in names:
+    if set(names) & set(GROUPS):
         usable = _usable_profile(profile, own)
         if usable != profile:
             plans = make_plans(names, usable, {key: own[key] for key in own if key != "dataset"})

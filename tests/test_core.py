@@ -376,7 +376,7 @@ def test_side_information_enters_the_value_of_a_candidate():
 
 def test_a_weight_without_scores_is_refused():
     found = SimpleNamespace(**{**vars(problem(5)), "side": None})
-    with pytest.raises(ValueError, match=r"side \(lambda_side = 0.3\): the candidates carry no scores; name a reranker"):
+    with pytest.raises(ValueError, match=r"^side \(lambda_side = 0.3\): the candidates carry no scores"):
         Learner(Config(**SMALL, side=0.3), found, None, (0,))
     with pytest.raises(ValueError, match="learned_side: the candidates carry no scores; name a reranker"):
         Learner(Config(**SMALL, learned_side=True), found, None, (0,))

@@ -1,0 +1,142 @@
+"""What the extensions need beyond the paper: fused candidates, hyper-parameters of each seed, streams of questions."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from earlib import candidates, experiment, report, run
+from earlib.config import ASSIMILATION, HYBRID, Config
+from earlib.experiment import Setting
+
+TOY = {"dataset": "toy", "seeds": 2}
+CHOICES = [{"learning_rate": 1e-4}, {"learning_rate": 1e-3}]
+
+
+def test_fused_candidates_are_those_of_a_plain_loop():
+    benchmark, found = experiment.benchmark("toy"), experiment.candidates("toy", "minilm", 20)
+    fused = candidates.fused(benchmark, found, 20)
+    words = list(candidates._scored_by_words(benchmark, "dialogue"))
+    for number in range(0, len(found.query), 7):
+        rows, scores = (part.tolist() for part in words[number])
+        cosine = (found.bank[rows].double() @ found.query[number].double()).float().tolist()
+
+        def place(values, row):
+            ahead = [(value, -at) for at, value in enumerate(values)]
+            return sum(one > ahead[row] for one in ahead) + 1  # noqa: B023
+
+        points = [1 / (60 + place(cosine, at)) + (1 / (60 + place(scores, at)) if scores[at] > 0 else 0)
+                  for at in range(len(rows))]  # fmt: skip
+        expected = sorted(range(len(rows)), key=lambda at: (-points[at], at))[:20]  # noqa: B023
+        assert fused.index[number].tolist() == [rows[at] for at in expected]
+    assert torch.equal(fused.gold_count, found.gold_count) and fused.side is None
+    gold = [{memory for memory, is_gold in zip(*pair, strict=True) if is_gold}
+            for pair in zip(fused.index.tolist(), fused.gold.tolist(), strict=True)]  # fmt: skip
+    turns = {turn: row for row, memory in enumerate(benchmark.memories) for turn in memory.turns
+             if memory.store == "dialogue"}  # fmt: skip
+    for query, found_gold, rows in zip(benchmark.asked, gold, fused.index.tolist(), strict=True):
+        assert found_gold == {turns[turn] for turn in query.gold} & set(rows)
+
+
+def test_a_hybrid_setting_has_fused_candidates_with_the_scores_of_words():
+    setting = Setting(**TOY, first_stage="hybrid", reranker="bm25")
+    found = experiment.candidates_of(setting, 30)
+    assert found.index.shape == found.side.shape == (len(found.query), 30)
+    assert torch.equal(found.index, candidates.fused(experiment.benchmark("toy"), found, 30).index)
+    answers = experiment.run_variant(setting, "ear_adapter", **ASSIMILATION, **HYBRID | {"depth": 30})
+    assert np.nanmean(answers.values[0]) > np.nanmean(experiment.run_control(setting, "retriever").values[0])
+
+
+def test_a_seed_runs_with_what_it_chose():
+    setting = Setting(**TOY, split="conversation")  # seeds that evaluate different numbers of questions
+    chosen = [CHOICES[1], CHOICES[0]]
+    mixed = experiment.run_chosen(setting, "ear_adapter", chosen, **ASSIMILATION)
+    for seed, choice in enumerate(chosen):
+        alone = experiment.run_variant(setting, "ear_adapter", **ASSIMILATION, **choice)
+        held = mixed.queries[seed] >= 0
+        assert np.array_equal(mixed.queries[seed, held], alone.queries[seed][alone.queries[seed] >= 0])
+        assert np.array_equal(mixed.values[:, seed, held], alone.values[:, seed][:, alone.queries[seed] >= 0], True)
+        assert np.array_equal(mixed.slates[seed, held], alone.slates[seed][alone.queries[seed] >= 0])
+
+
+def test_a_choice_is_made_on_training_questions_alone(monkeypatch):
+    """What the choice sees holds no evaluation question of its seed, and the best on it is what is chosen."""
+    setting, seen = Setting(**TOY), []
+    plain = experiment.run
+    monkeypatch.setattr(experiment, "run", lambda *request: seen.append(plain(*request)) or seen[-1])
+    chosen, reached = experiment.tuned(setting, "ear_adapter", CHOICES, **ASSIMILATION)
+    scopes = experiment.candidates("toy", "minilm", 20).scopes
+    for seed in range(2):
+        _, evaluation = experiment.split(scopes, setting, seed)
+        assert all(not set(evaluation) & set(result.queries[seed]) for result in seen)
+        assert reached[chosen[seed]][seed] == max(recall[seed] for recall in reached.values())
+
+
+def test_a_choice_that_diverges_is_never_made():
+    choices = [{"learning_rate": 1e30, "optimizer": "sgd"}, CHOICES[0]]
+    chosen, reached = experiment.tuned(Setting(**TOY), "ear_adapter", choices)
+    assert chosen == [1, 1] and list(reached) == [1]
+    with pytest.raises(FloatingPointError, match="diverges with every choice of"):
+        experiment.tuned(Setting(**TOY), "ear_adapter", choices[:1])
+
+
+def test_conversations_arrive_one_after_the_other():
+    scopes = ["b"] * 3 + ["a"] * 2 + ["c"] * 4
+    orders = [experiment.arrivals(scopes, seed) for seed in range(20)]
+    for order, place in orders:
+        assert sorted(order) == list(range(9)) and (np.diff(place) >= 0).all() and place.max() == 2
+        assert len({(scopes[number], int(at)) for number, at in zip(order, place, strict=True)}) == 3
+    assert len({tuple(order) for order, _ in orders}) == 20
+    assert all(np.array_equal(*pair) for pair in zip(orders[3], experiment.arrivals(scopes, 3), strict=True))
+
+
+def test_a_stream_is_answered_before_it_is_learned_from():
+    """Test-then-learn by hand: a learner that is stopped before each batch answers it as the stream says."""
+    setting, config = Setting(**TOY), Config(**ASSIMILATION, learning_rate=1e-3, batch_size=4)
+    found = experiment.candidates("toy", "minilm", 20)
+    streamed = experiment.stream(setting, config)
+    order = torch.from_numpy(streamed.queries[[1]])
+    for stop in (0, 4, 40):
+        learner = experiment.Learner(config, found, experiment._critic(config, found, (1,), order), (1,))
+        steps = learner.train(order)
+        for _ in range(stop // 4):
+            next(steps)
+        batch = order[:, stop : stop + 4]
+        recall = experiment.evaluate.measure(found, batch, learner.retrieve(batch))[0]
+        assert np.array_equal(streamed.first[1, stop : stop + 4], recall[0], equal_nan=True)
+    assert np.array_equal(streamed.first[:, :4], streamed.static[:, :4], equal_nan=True)
+    last = streamed.place == streamed.place.max()
+    assert np.array_equal(streamed.after[last], streamed.end[last], equal_nan=True)
+    assert not np.array_equal(streamed.after, streamed.end, equal_nan=True)
+    assert np.nanmean(streamed.first) > np.nanmean(streamed.static) + 0.1
+
+
+def test_the_groups_of_notebooks_share_none():
+    known = run.sources()
+    paper, further = (run._chosen([group], known) for group in ("reproduction", "extensions"))
+    assert "ext01_objective" in further and "tab02_main_results" in paper and "claims" in paper
+    assert sorted(paper + further) == sorted(known) == sorted(run._chosen(["all"], known))
+    assert run._chosen(["claims", "reproduction"], known)[0] == "claims"
+    with pytest.raises(run.Unusable, match="extension"):
+        run._chosen(["extension"], known)
+
+
+def test_extensions_stand_apart_in_the_readme(tmp_path):
+    row = {"dataset": "toy", "encoder": "minilm", "variant": "ear_adapter", "metric": "recall@5", "objective": "softmax"}
+    row |= {"split": "random", "measured": 50.0, "std": 1.0, "low": 48.0, "high": 52.0, "headline": True, "n_queries": 9}
+    row |= {"seeds": 2, "difference": 8.0, "difference_low": 6.0, "difference_high": 10.0}
+    for id in ("tab02_main_results", "ext01_objective"):
+        record = experiment_record(id, row)
+        (tmp_path / "smoke").mkdir(exist_ok=True)
+        (tmp_path / "smoke" / f"{id}.json").write_text(json.dumps(record))
+    before, _, after = report.readme_tables(tmp_path / "smoke").partition("### Beyond the paper")
+    assert "tab02_main_results" in before and "ext01" not in before and "tab02" not in after
+    line = "| EAR w/o Explorer at test time (softmax) | toy dialogues, MiniLM, random | 50.0 ± 1.0 [48.0, 52.0] |"
+    assert f"{line} +8.0 [+6.0, +10.0] |" in after
+
+
+def experiment_record(id, row):
+    from earlib import records
+
+    return records.record(id, "made", "smoke", {}, {}, [records.row(**row)])
