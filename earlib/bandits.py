@@ -1,0 +1,465 @@
+"""Other ways to spend critic calls on a ranking: a posterior that knows the critic, Thompson sampling, a plain control.
+
+All start from the scores of candidates, of whatever adapter, and return a slate after every number of calls. What they
+reach on a benchmark, from the static ranking and from a trained adapter's, is compared in `on_questions`; what is
+fitted there (`fit`, `patience`) is fitted to training questions.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import betaincinv
+
+from earlib import adapter, draws, evaluate, experiment
+from earlib.critic import SimulatedCritic, false_positive_rate
+from earlib.explorer import explore, select_slate
+from earlib.ranking import best
+
+UNEXPECTED = 1e-3  # chance of a citation in a slate that holds no gold of a hypothesis: none is ever ruled out for good
+TEMPERATURES = tuple(0.02 * 2 ** (step / 2) for step in range(9))  # of a prior, among which `fit` chooses: 0.02 to 0.32
+BOUNDS = (0.08, 0.06, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015, 0.01, 0.005, 0.0)  # among which `patience` chooses
+
+
+class Spent(NamedTuple):
+    """Slates of N questions after 0, 1, ..., C critic calls."""
+
+    slates: torch.Tensor  # [C + 1, N, s] candidate indices
+    gain: torch.Tensor | None = None  # [C + 1, N] what the posterior expects of one call more
+
+
+class Prior(NamedTuple):
+    """What is thought of candidates before anything is asked, and how many of them are gold."""
+
+    temperature: float  # of the softmax of scores
+    shares: tuple  # of questions with 0, 1 and 2 gold candidates
+
+
+# -- the posterior -----------------------------------------------------------------------------------------------------
+
+
+def hypotheses(depth):
+    """Every set of at most two of the candidates, bool `[H, K]`: none, each one, each pair."""
+    one = torch.eye(depth, dtype=torch.bool)
+    first, second = torch.triu_indices(depth, depth, 1)
+    return torch.cat([one.new_zeros(1, depth), one, one[first] | one[second]])
+
+
+def log_prior(prior, scores, sets):
+    """Log-probability of each hypothesis: P(n gold) times the chance that n draws without order give this set.
+
+    With q = softmax(z / tau): P(none) = pi_0, P({i}) = pi_1 q_i, P({i, j}) = pi_2 q_i q_j / sum of q_k q_l over pairs.
+
+    Parameters
+    ----------
+    prior : Prior
+    scores : torch.Tensor
+        `[N, K]`.
+    sets : torch.Tensor
+        As `hypotheses` makes them, `[H, K]`.
+
+    Returns
+    -------
+    torch.Tensor
+        `[N, H]`.
+    """
+    log_q = (scores / prior.temperature).log_softmax(-1)
+    of_set = log_q @ sets.to(log_q.dtype).T
+    K = scores.shape[-1]
+    parts = of_set[..., :1], of_set[..., 1 : K + 1], of_set[..., K + 1 :]
+    shares = (math.log(share) for share in prior.shares)
+    return torch.cat([part.log_softmax(-1) + share for part, share in zip(parts, shares, strict=True)], -1)
+
+
+def log_likelihood(slates, citations, sets, recall, precision):
+    """Log-probability of a slate's citations under each hypothesis, by the critic's stated recall and precision.
+
+    With n gold memories of the hypothesis in the slate, gold ones are cited with probability r, others with p_fp(n)
+    (Appendix A.2). No citation at all is therefore a message too: nothing in the slate is gold, or all was missed.
+
+    Parameters
+    ----------
+    slates, citations : torch.Tensor
+        Candidate indices and their citations in {-1, +1}, `[..., s]`.
+    sets : torch.Tensor
+        `[H, K]`.
+    recall, precision : float
+        r and p, fractions.
+
+    Returns
+    -------
+    torch.Tensor
+        `[..., H]` float64.
+    """
+    chance = _cited(slates, sets, recall, precision)
+    return torch.where((citations > 0).unsqueeze(-2), chance, 1 - chance).log().sum(-1)
+
+
+def _cited(slates, sets, recall, precision):
+    """Chance of each member of a slate to be cited under each hypothesis, `[..., H, s]` float64."""
+    gold = sets.T[slates].movedim(-1, -2)
+    n = gold.sum(-1, keepdim=True).double()
+    rate = false_positive_rate(n, slates.shape[-1] - n, recall, precision).clamp(UNEXPECTED, 1 - UNEXPECTED)
+    return torch.where(gold, torch.tensor(recall).double(), rate)
+
+
+def fit(scores, asked, recall, precision, rounds=20):
+    """The prior under which citations of training questions are likeliest; no gold label is read.
+
+    For each of a few temperatures the shares of questions with 0, 1 and 2 gold candidates are found by expectation
+    maximisation; the temperature with the highest marginal likelihood of all citations wins.
+
+    Parameters
+    ----------
+    scores : torch.Tensor
+        Of training questions, `[N, K]`.
+    asked : list of (slates, citations)
+        What the critic said of them, `[N, s]` each.
+    recall, precision : float
+    rounds : int
+
+    Returns
+    -------
+    Prior
+    """
+    K = scores.shape[-1]
+    sets = hypotheses(K)
+    evidence = sum(log_likelihood(slates, citations, sets, recall, precision) for slates, citations in asked)
+    sizes, reached = sets.sum(1), {}
+    for temperature in TEMPERATURES:
+        shares = (1 / 3, 1 / 3, 1 / 3)
+        for _ in range(rounds):
+            prior = Prior(temperature, shares)
+            joint = log_prior(prior, scores.double(), sets) + evidence
+            held = joint.softmax(-1).mean(0)
+            shares = tuple(max(held[sizes == n].sum().item(), 1e-6) for n in range(3))
+        reached[prior] = joint.logsumexp(-1).sum().item()
+    return max(reached, key=reached.get)
+
+
+def by_posterior(config, prior, scores, ask, calls):
+    """Ask the slate that is expected to help most; return the candidates that are likeliest to be gold.
+
+    After each call the probability of every hypothesis is known. The slate returned has the s candidates that are most
+    probably gold, ties by the retriever's ranking. Its worth V is the probability that it holds every gold candidate.
+    The next slate asked about is, of some, the one with the largest expected worth afterwards (`outlook`).
+
+    Parameters
+    ----------
+    config : Config
+        Gives s, and the critic's stated recall and precision.
+    prior : Prior
+    scores : torch.Tensor
+        `[N, K]`.
+    ask : callable
+        `(call, slates) -> (citations, readable)`, each `[N, s]`.
+    calls : int
+        C.
+
+    Returns
+    -------
+    Spent
+    """
+    sets, s = hypotheses(scores.shape[-1]), config.slate_size
+    quality = config.recall / 100, config.precision / 100
+    total, slates, gains = log_prior(prior, scores.double(), sets), [], []
+    for call in range(calls + 1):
+        likely = total.softmax(-1)
+        slates.append(best((likely @ sets.double()).round(decimals=9), s))  # rounded, so that equal ones tie
+        slate, expected = outlook(likely, sets, s, *quality)
+        gains.append(expected - worth(likely, sets, s))
+        if call < calls:
+            citations, _ = ask(call, slate)
+            total = total + log_likelihood(slate, citations, sets, *quality)
+    return Spent(torch.stack(slates), torch.stack(gains))
+
+
+def worth(weights, sets, size):
+    """Weight of the hypotheses all of whose gold is among the candidates with the largest marginal weight, `[...]`."""
+    held = weights @ sets.to(weights.dtype)
+    left_out = 1 - torch.zeros_like(held).scatter(-1, best(held.round(decimals=9), size), 1)
+    return (weights * (left_out @ sets.to(weights.dtype).T == 0)).sum(-1)
+
+
+def outlook(likely, sets, size, recall, precision):
+    """The slate whose citations are expected to make the slate returned worth most, and what it is then worth.
+
+    For a slate A and each of its 2^s possible answers y, V = sum over y of max over S of P(y and all gold in S). The
+    slates compared are runs of s in the order of how probably gold candidates are: the first s, the s from the second
+    on, and so on.
+
+    Parameters
+    ----------
+    likely : torch.Tensor
+        `[N, H]`.
+    sets : torch.Tensor
+        `[H, K]`.
+    size : int
+        s.
+    recall, precision : float
+
+    Returns
+    -------
+    slates : torch.Tensor
+        `[N, s]`.
+    expected : torch.Tensor
+        `[N]`.
+    """
+    order = best((likely @ sets.double()).round(decimals=9), sets.shape[1])
+    found = None
+    for start in range(sets.shape[1] - size + 1):
+        slate = order[:, start : start + size]
+        chance = _cited(slate, sets, recall, precision)  # [N, H, s]
+        answers = likely.unsqueeze(-1)
+        for member in chance.unbind(-1):
+            answers = torch.cat([answers * (1 - member).unsqueeze(-1), answers * member.unsqueeze(-1)], -1)
+        value = worth(answers.mT.float(), sets, size).sum(-1).double().round(decimals=6)
+        if found is None:
+            found, most = slate.clone(), value
+        better = value > most
+        found[better], most = slate[better], torch.maximum(most, value)
+    return found, most
+
+
+# -- the others --------------------------------------------------------------------------------------------------------
+
+
+def by_confidence(config, scores, gram, ask, calls):
+    """The paper's Explorer: after c calls it returns S^(c + 1), composed before its own feedback; as `by_posterior`."""
+    found = explore(config, scores, gram, ask, calls)
+    last = select_slate(config, scores, gram, found.shown, found.cited)
+    return Spent(torch.cat([found.slates.movedim(-2, 0), last[None]]) if calls else last[None])
+
+
+def by_thompson(config, scores, gram, ask, calls, uniforms):
+    """The Explorer with a draw from each candidate's own posterior in the place of its upper-confidence value (Eq. 5).
+
+    A candidate cited a times and rejected b times has usefulness 2 x - 1 with x from Beta(1 + a, 1 + b). The slate
+    returned has the mean in the place of the draw.
+
+    Parameters
+    ----------
+    config : Config
+    scores, gram : torch.Tensor
+        `[..., K]` and `[..., K, K]`.
+    ask, calls
+        As in `by_posterior`.
+    uniforms : torch.Tensor
+        A number in (0, 1) for each call and candidate, `[..., C, K]`.
+
+    Returns
+    -------
+    Spent
+    """
+    plain = config.model_copy(update={"relevance": 1.0, "exploration": 0.0})
+    shown, cited, nothing = (torch.zeros_like(scores) for _ in range(3))
+    slates = []
+    for call in range(calls + 1):
+        up, down = 1 + (shown + cited) / 2, 1 + (shown - cited) / 2
+        mean = config.relevance * scores + config.exploration * (2 * up / (up + down) - 1)
+        slates.append(select_slate(plain, mean, gram, nothing, nothing))
+        if call < calls:
+            drawn = 2 * _beta(uniforms[..., call, :], up, down).to(scores.dtype) - 1
+            value = config.relevance * scores + config.exploration * drawn
+            slate = select_slate(plain, value, gram, nothing, nothing)
+            citations, readable = ask(call, slate)
+            weight = readable.to(scores.dtype)
+            shown = shown.scatter_add(-1, slate, weight)
+            cited = cited.scatter_add(-1, slate, weight * citations)
+    return Spent(torch.stack(slates))
+
+
+def _beta(uniforms, up, down):
+    """Quantiles of Beta(up, down)."""
+    return torch.from_numpy(betaincinv(up.double().numpy(), down.double().numpy(), uniforms.double().numpy()))
+
+
+def in_turn(config, scores, ask, calls):
+    """Control: show the ranking s at a time, from the top again after its end; then order by what was cited.
+
+    A candidate's standing is the sum of its citations, 0 if it was never shown; equal ones keep the ranking's order.
+    Until all were shown once this is `evaluate.equal_calls`. As `by_posterior`, without a posterior.
+    """
+    s, K = config.slate_size, scores.shape[-1]
+    order, standing = best(scores, K), torch.zeros_like(scores)
+    slates = []
+    for call in range(calls + 1):
+        slates.append(order.gather(-1, best(standing.gather(-1, order), s)))
+        if call < calls:
+            slate = order[..., torch.arange(call * s, (call + 1) * s) % K]
+            citations, readable = ask(call, slate)
+            standing = standing.scatter_add(-1, slate, (citations * readable).to(scores.dtype))
+    return Spent(torch.stack(slates))
+
+
+# -- stopping early ----------------------------------------------------------------------------------------------------
+
+
+def stopped(gain, bound):
+    """How many calls each question is asked that stops as soon as one more is expected to bring less than a bound.
+
+    Parameters
+    ----------
+    gain : torch.Tensor
+        As in `Spent`, `[C + 1, N]`.
+    bound : float
+        Of the probability that the slate returned holds all gold candidates.
+
+    Returns
+    -------
+    torch.Tensor
+        0 to C, `[N]`; C where the bound is never undercut.
+    """
+    enough = gain < bound
+    enough[-1] = True
+    return enough.to(torch.int8).argmax(0)
+
+
+def patience(recall, gain):
+    """The largest bound at which questions that stop early reach the mean recall of all their calls.
+
+    Parameters
+    ----------
+    recall : torch.Tensor
+        Of training questions, after each number of calls, `[C + 1, N]`; NaN for those without gold.
+    gain : torch.Tensor
+        Likewise.
+
+    Returns
+    -------
+    float
+        One of `BOUNDS`; of the last, 0, no question stops.
+    """
+    for bound in BOUNDS:
+        reached = recall.gather(0, stopped(gain, bound)[None])[0]
+        if reached.nanmean() >= recall[-1].nanmean():
+            return bound
+    return BOUNDS[-1]
+
+
+# -- on a benchmark ----------------------------------------------------------------------------------------------------
+
+CONTROL = "equal_calls"
+BANDITS = (CONTROL, "ucb", "thompson", "posterior")
+
+
+class Spending(NamedTuple):
+    """What was reached on the evaluation questions of a setting."""
+
+    values: dict  # bandit -> [C + 1, R, E] recall@5 after each number of calls
+    early: np.ndarray  # [R, E] of the posterior that stops early
+    calls: np.ndarray  # [R, E] and how many it asked
+    bounds: list  # the bound of each seed
+    queries: np.ndarray  # [R, E]
+
+
+def on_questions(setting, config, learned, calls, most):
+    """Spend calls on the ranking of the static retriever or of a trained adapter, in each of the ways of `BANDITS`.
+
+    The prior of each seed is fitted to citations of the last fifth of its training questions, each of whose candidates
+    the critic was asked about once, ranked by an adapter that was trained on the others; the bound at which it stops is
+    chosen there too, such that the recall of `most` calls is kept.
+
+    Parameters
+    ----------
+    setting : experiment.Setting
+        With a random split, so that all seeds evaluate as many questions.
+    config : Config
+        How the adapter learns; its Explorer, s and critic.
+    learned : bool
+        Whether the ranking is a trained adapter's.
+    calls : int
+        C.
+    most : int
+        Calls that stopping early is held against.
+
+    Returns
+    -------
+    Spending
+    """
+    found = experiment.candidates_of(setting, config.depth)
+    kept_apart = setting.model_copy(update={"validate_on_training": True})
+    weights = [experiment.trained_weights(one, config) if learned else None for one in (setting, kept_apart)]
+    values, early, asked, bounds, queries = {name: [] for name in BANDITS}, [], [], [], []
+    for seed in range(setting.seeds):
+        of_seed = [None if W is None else W[:, [seed]] for W in weights]
+        evaluation, part = (experiment.split(found.scopes, one, seed)[1] for one in (setting, kept_apart))
+        prior, bound = _fitted(config, found, of_seed[1], seed, part, most)
+        spent = _spend(config, found, of_seed[0], seed, evaluation, "test", calls, prior)
+        for name in BANDITS:
+            values[name].append(_recall(found, evaluation, spent[name].slates))
+        count = stopped(spent["posterior"].gain[: calls + 1], bound)
+        early.append(values["posterior"][-1].gather(0, count[None])[0])
+        asked.append(count.double())
+        bounds.append(bound)
+        queries.append(evaluation)
+    stacked = {name: torch.stack(parts, 1).numpy() for name, parts in values.items()}
+    return Spending(stacked, torch.stack(early).numpy(), torch.stack(asked).numpy(), bounds, np.stack(queries))
+
+
+def _fitted(config, found, weights, seed, part, most):
+    """The prior of a seed and the bound at which it stops, from training questions that its adapter was not taught."""
+    scores, _ = scored(found, weights, part)
+    ask = _critic(config, found, seed, part, "train", -(-config.depth // config.slate_size))
+    shown = best(scores, config.depth).split(config.slate_size, dim=-1)
+    asked = [(slate, ask(call, slate)[0]) for call, slate in enumerate(shown)]
+    prior = fit(scores, asked, config.recall / 100, config.precision / 100)
+    tried = by_posterior(config, prior, scores, _critic(config, found, seed, part, "test", most), most)
+    return prior, patience(_recall(found, part, tried.slates), tried.gain)
+
+
+def _spend(config, found, weights, seed, queries, purpose, calls, prior):
+    """Every way to spend calls on the same questions, each with the same random numbers of the critic."""
+    scores, similarity = scored(found, weights, queries)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # none of `draws` has a key of length 1
+    uniforms = torch.from_numpy(rng.random((len(queries), calls, config.depth)))
+
+    def ask():
+        return _critic(config, found, seed, queries, purpose, calls)
+
+    return {
+        CONTROL: in_turn(config, scores, ask(), calls),
+        "ucb": by_confidence(config, scores, similarity, ask(), calls),
+        "thompson": by_thompson(config, scores, similarity, ask(), calls, uniforms),
+        "posterior": by_posterior(config, prior, scores, ask(), calls),
+    }
+
+
+def scored(found, weights, queries):
+    """Scores of the candidates of some questions, `[N, K]`, and their similarities, `[N, K, K]`, by one adapter.
+
+    Parameters
+    ----------
+    found : Candidates
+    weights : torch.Tensor or None
+        W_q and W_m, `[2, 1, d, d]`; None for the embeddings as they are.
+    queries : numpy.ndarray
+        Question numbers, `[N]`.
+    """
+    d = found.query.shape[1]
+    of = adapter.Adapter(torch.zeros(2, 1, d, d) if weights is None else weights)
+    place = found.index[queries][None]
+    with torch.no_grad():
+        scores, adapted, length = of.score(found.query[queries][None], found.bank[None])
+        return scores.gather(-1, place)[0], adapter.gram(adapted, length, place)[0]
+
+
+def _critic(config, found, seed, queries, purpose, calls):
+    """The simulated critic of a seed, asked about some questions a number of times."""
+    critic = SimulatedCritic(config, found.gold)
+    numbers = torch.from_numpy(queries)[None]
+    rounds = config.model_copy(update={"rounds": max(1, calls)})
+    uniforms = draws.draw(rounds, (seed,), numbers, config.depth, len(found.query), purpose)
+
+    def ask(call, slates):
+        citations, readable = critic(numbers, slates[None], uniforms.critic[:, :, call])
+        return citations[0], readable[0]
+
+    return ask
+
+
+def _recall(found, queries, slates):
+    """Recall@5 of slates after each number of calls, `[C + 1, N]`."""
+    of_all = torch.from_numpy(queries).expand(len(slates), -1)
+    return torch.from_numpy(evaluate.measure(found, of_all, slates)[0])
