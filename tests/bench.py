@@ -182,7 +182,7 @@ def workers(rounds=3):
             seconds.append((serial[0], parallel[0]))
             same.append(serial[1] == parallel[1])
     serial, parallel = np.array(seconds).T
-    print(f"{len(runs)} runs of {len(SEEDS)} seeds on LoCoMo, {len(variants)} variants on two splits; medians of {rounds}")
+    print(f"{len(runs)} runs of {len(SEEDS)} seeds on LoCoMo with two splits; medians of {rounds}")
     print(f"  start of two workers            {started:8.1f} s   (once, not counted below)")
     print(f"  one after another, one thread   {np.median(serial):8.1f} s")
     print(f"  two workers of one thread       {np.median(parallel):8.1f} s")
