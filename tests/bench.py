@@ -160,7 +160,9 @@ def long_benchmark(options):
 def workers(rounds=3):
     """Whole runs, with sending their data and keeping their results, on two workers and without any, in turn."""
     variants = ["rmm", "rmm_fresh_slates", "explorer_training", "buffer_training", "random_slates", "ear"]
-    runs = grid.jobs(grid.cells(["locomo"], ["minilm"], variants, seeds=len(SEEDS)))
+    splits = ("random", "conversation")
+    cells = [grid.cells(["locomo"], ["minilm"], variants, seeds=len(SEEDS), split=split) for split in splits]
+    runs = grid.jobs(sum(cells, []))
 
     def one_after_another():
         for job in runs.values():
@@ -180,7 +182,7 @@ def workers(rounds=3):
             seconds.append((serial[0], parallel[0]))
             same.append(serial[1] == parallel[1])
     serial, parallel = np.array(seconds).T
-    print(f"{len(runs)} runs of {len(SEEDS)} seeds on LoCoMo; medians of {rounds}")
+    print(f"{len(runs)} runs of {len(SEEDS)} seeds on LoCoMo with two splits; medians of {rounds}")
     print(f"  start of two workers            {started:8.1f} s   (once, not counted below)")
     print(f"  one after another, one thread   {np.median(serial):8.1f} s")
     print(f"  two workers of one thread       {np.median(parallel):8.1f} s")
