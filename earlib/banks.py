@@ -163,30 +163,53 @@ class Bank:
         _check_query(query, self)
         if query.numel() != self.dimension or self.rows.dtype == torch.float32 or not 1 <= k <= len(self):
             return top_k(query, self.rows, k)
-        similarity, index = self._stream(query.reshape(-1), k)
+        similarity, index = stream(self.rows, query.reshape(-1), k, self.path)
         return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
 
-    def _stream(self, query, k):
-        """The k best rows for one query, `[k]`: the bank is read once, and what may be among them multiplied again."""
-        threads = torch.get_num_threads()
-        size = min(ROWS, -(-len(self) // threads))  # a small bank in as many equal blocks as there are threads
-        blocks = list(zip(range(0, len(self), size), self.rows.split(size), strict=True))
-        # More than k a block, so that a block whose own k are close seldom has to be looked at again.
-        with ThreadPoolExecutor(threads) as pool:
-            kept = list(pool.map(lambda block: _scan(block[1].numpy(), query.numpy(), 2 * k), blocks))
-        bound = np.sort(np.concatenate([products for products, _ in kept]))[-k] - 2 * rounding(query[None]).item()
-        if bound == -np.inf:
-            raise ValueError(f"{self.path}: memories are not finite; write the bank anew")
-        near = []
-        for (start, block), (products, places) in zip(blocks, kept, strict=True):
-            if len(products) < len(block) and (products >= bound).all():  # there may be more
-                places = top_k(query, block.float(), min(k, len(block)))[1].numpy()
-            else:
-                places = places[products >= bound]
-            near.append(start + np.sort(places))  # in the bank's order: of equal ones the first wins
-        near = torch.from_numpy(np.concatenate(near))
-        similarity, place = top_k(query, self.rows[near].float(), k)
-        return similarity, near[place]
+
+def stream(rows, query, k, name):
+    """The k rows closest to one query: the bank is read once, and what may be among them multiplied again.
+
+    Parameters
+    ----------
+    rows : torch.Tensor
+        Unit embeddings, `[M, d]` float16.
+    query : torch.Tensor
+        Its embedding, `[d]` float32.
+    k : int
+        1 to M.
+    name : object
+        The bank, in messages.
+
+    Returns
+    -------
+    similarity, index : torch.Tensor
+        `[k]`, as `candidates.top_k`.
+
+    Raises
+    ------
+    ValueError
+        If an embedding is not finite.
+    """
+    threads = torch.get_num_threads()
+    size = min(ROWS, -(-len(rows) // threads))  # a small bank in as many equal blocks as there are threads
+    blocks = list(zip(range(0, len(rows), size), rows.split(size), strict=True))
+    # More than k a block, so that a block whose own k are close seldom has to be looked at again.
+    with ThreadPoolExecutor(threads) as pool:
+        kept = list(pool.map(lambda block: _scan(block[1].numpy(), query.numpy(), 2 * k), blocks))
+    bound = np.sort(np.concatenate([products for products, _ in kept]))[-k] - 2 * rounding(query[None]).item()
+    if bound == -np.inf:
+        raise ValueError(f"{name}: memories are not finite; write the bank anew")
+    near = []
+    for (start, block), (products, places) in zip(blocks, kept, strict=True):
+        if len(products) < len(block) and (products >= bound).all():  # there may be more
+            places = top_k(query, block.float(), min(k, len(block)))[1].numpy()
+        else:
+            places = places[products >= bound]
+        near.append(start + np.sort(places))  # in the bank's order: of equal ones the first wins
+    near = torch.from_numpy(np.concatenate(near))
+    similarity, place = top_k(query, rows[near].float(), k)
+    return similarity, near[place]
 
 
 def _scan(block, query, count):
