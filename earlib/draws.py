@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-PURPOSES = ("train", "test", "start", "errors", "rotation", "live")  # the position is part of the generator's key: append only
+# The position is part of the generator's key: append only.
+PURPOSES = ("train", "test", "start", "errors", "rotation", "live")
 
 
 class Uniforms(NamedTuple):

@@ -30,8 +30,9 @@ def tallied(slates, citations, readable, scores):
     Exploration
     """
     weight = readable.to(scores.dtype)
+    members = slates.flatten(-2)
     shown, cited = (
-        torch.zeros_like(scores).scatter_add(-1, slates.flatten(-2), w.flatten(-2)) for w in (weight, weight * citations)
+        torch.zeros_like(scores).scatter_add(-1, members, w.flatten(-2)) for w in (weight, weight * citations)
     )
     return Exploration(slates, citations, readable, shown, cited)
 

@@ -14,7 +14,6 @@ from earlib.objective import listwise_loss, log_likelihood, plackett_luce, ranki
 from earlib.ranking import best, distinct, gumbel
 from earlib.replay import ExperienceBuffer
 
-
 ABSENT = -1e4  # score of a candidate that is no more: never chosen, and nothing flows from or to it
 
 
@@ -93,9 +92,9 @@ class Learner:
         if uniforms is None:
             K = self.index.shape[1]
             uniforms = draws.draw(self.config, self.seeds, order, K, len(self.query), "train", self.device)
-        for start in range(0, order.shape[1], self.config.batch_size):
-            stop = min(start + self.config.batch_size, order.shape[1])
-            yield self.update(order[:, start:stop], uniforms.part(start, stop))
+        for first in range(0, order.shape[1], self.config.batch_size):
+            stop = min(first + self.config.batch_size, order.shape[1])
+            yield self.update(order[:, first:stop], uniforms.part(first, stop))
 
     def update(self, queries, uniforms, told=None):
         """One update (Algorithm 3). What is replayed is chosen first, so that all embeddings are adapted at once.
