@@ -87,7 +87,7 @@ class EARMemory:
     preset : str or Preset
         "best", "paper", or one of your own.
     critic : callable, optional
-        `(query, texts) -> critic` as in `earlib.critic` for this one query, whose K candidates have these texts;
+        `(query, ids, texts) -> critic` as in `earlib.critic` for this one query, whose K candidates are these memories;
         `by_model` makes one of a language model. It is asked where feedback has no label.
     seed : int
         Of all random numbers.
@@ -117,6 +117,11 @@ class EARMemory:
 
     def __len__(self):
         return len(self._row)
+
+    @property
+    def weight(self):
+        """What a score by words weighs beside the adapter's, 0 before anything was learned."""
+        return self._now.weight if self._now else 0.0
 
     # -- memories ------------------------------------------------------------------------------------------------------
 
@@ -209,17 +214,15 @@ class EARMemory:
         With words, the ranking by cosine and that by BM25 are fused: of a memory's two ranks r, counted from 1, among
         the first `POOL` K of either, 1 / (60 + r) is summed; ties in the order of the bank.
         """
-        depth = min(depth, int(np.count_nonzero(now.alive)))
+        count = int(np.count_nonzero(now.alive))
+        depth, pool = min(depth, count), min(POOL * depth, count)
         if not self.by_words:
             return self._nearest(now, vector, depth), torch.zeros(depth, dtype=torch.float64)
-        scores = torch.from_numpy(now.words.scores(query, now.alive))
-        held = scores.nonzero().flatten()
-        pool = min(POOL * depth, int(np.count_nonzero(now.alive)))
-        fused = torch.zeros(len(now.alive), dtype=torch.float64)
-        for ranking in (self._nearest(now, vector, pool), held[_first(scores[held], pool)]):
-            fused[ranking] += 1 / (FUSED + torch.arange(1, len(ranking) + 1, dtype=torch.float64))
-        held = fused.nonzero().flatten()
-        rows = held[best(fused[held], depth)]
+        scores = now.words.scores(query, now.alive)
+        rankings = self._nearest(now, vector, pool), _highest(scores, pool)
+        held, place = torch.cat(rankings).unique(return_inverse=True)
+        share = torch.cat([1 / (FUSED + torch.arange(1, len(one) + 1, dtype=torch.float64)) for one in rankings])
+        rows = held[best(torch.zeros(len(held), dtype=torch.float64).index_add(0, place, share), depth)]
         return rows, _side(scores, rows)
 
     def _nearest(self, now, vector, k):
@@ -302,7 +305,7 @@ class EARMemory:
         rows, side = self._candidates(now, query, vector, config.depth)
         scores, adapted, length = self._scored(now, vector, rows, side)
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
-        critic = self.critic(query, [now.texts[row] for row in rows])
+        critic = self.critic(query, [now.ids[row] for row in rows], [now.texts[row] for row in rows])
         uniforms, asked = draws.live(config, self.seed, self._learner.known, config.depth), torch.zeros(1, 1).long()
         config = config.model_copy(update={"slate_size": min(config.slate_size, len(rows))})
         given = side.to(self.dtype)[None, None] if config.side else None
@@ -320,7 +323,7 @@ class EARMemory:
     def _asked(self, query, ids):
         """What the critic says of some memories, in one slate: True, False, or None where it could not be read."""
         now = self._now
-        critic = self.critic(query, [now.texts[self._row[id]] for id in ids])
+        critic = self.critic(query, ids, [now.texts[self._row[id]] for id in ids])
         uniforms = draws.live(self.config, self.seed, self._learner.known, self.config.depth).critic[:, :, 0]
         citations, readable = critic(torch.zeros(1, 1).long(), torch.arange(len(ids))[None, None], uniforms)
         said = zip(citations.flatten().tolist(), readable.flatten().tolist(), strict=True)
@@ -342,7 +345,7 @@ class EARMemory:
         spoken = list(dict.fromkeys(self._row[id] for slate in slates for id in slate))
         rows = _with(rows.tolist(), spoken, K)
         if self.by_words:
-            side = _side(torch.from_numpy(now.words.scores(query, now.alive)), torch.tensor(rows))
+            side = _side(now.words.scores(query, now.alive), torch.tensor(rows))
         place = {row: at for at, row in enumerate(rows)}
         slate = torch.tensor([[place[self._row[id]] for id in one] for one in slates])
         said = torch.tensor([[0 if label is None else 2 * label - 1 for label in one] for one in labels])
@@ -589,7 +592,7 @@ def by_model(client, tokens):
     return partial(_model_critic, client, tokens)
 
 
-def _model_critic(client, tokens, query, texts):
+def _model_critic(client, tokens, query, ids, texts):
     return LLMCritic(client, [query], texts, torch.arange(len(texts))[None], tokens)
 
 
@@ -608,18 +611,17 @@ def _label(label):
     raise ValueError(f"labels: {label!r}: expected True, False, 1, -1 or None")
 
 
-def _first(scores, count):
-    """As `ranking.best`, of many scores: those below the last one wanted are not sorted."""
-    if len(scores) <= count:
-        return best(scores, count)
-    least = scores.kthvalue(len(scores) - count + 1).values
-    kept = (scores >= least).nonzero().flatten()
-    return kept[best(scores[kept], count)]
+def _highest(scores, count):
+    """As `ranking.best` of the rows above 0, of which there are many: those below the last one wanted stay unsorted."""
+    rows = np.flatnonzero(scores)
+    if len(rows) > count:
+        rows = rows[scores[rows] >= np.partition(scores[rows], -count)[-count]]
+    return torch.from_numpy(rows)[best(torch.from_numpy(scores[rows]), count)]
 
 
 def _side(scores, rows):
     """BM25 of candidates, divided by the largest of them; zeros where no word is shared."""
-    side = scores[rows].double()
+    side = torch.from_numpy(scores)[rows].double()
     largest = side.max()
     return side / largest if largest > 0 else side
 
