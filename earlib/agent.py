@@ -12,9 +12,30 @@ import torch
 from earlib import evaluate, experiment
 from earlib.critic import SimulatedCritic
 from earlib.encoders import encode
-from earlib.memory import PRESETS, EARMemory
+from earlib.memory import PRESETS, EARMemory, Preset
 
 SHOWN = 5  # memories that a question brings before the agent
+STILL = 1e-12  # a learning rate that moves nothing
+_BEST = PRESETS["best"]
+_WORDS = Preset(_BEST.config.model_copy(update={"learning_rate": STILL}), words=True)
+
+
+class Way(NamedTuple):
+    """A way to use a memory."""
+
+    preset: Preset
+    learns: str  # "no"; "feedback": the critic cites among the memories returned; "reflection": the Explorer's slates
+    fused: bool = False  # the first stage's own order is returned
+
+
+WAYS = {
+    "memory_still": Way(_BEST, "no"),
+    "memory_fused": Way(_BEST, "no", fused=True),
+    "memory_words": Way(_WORDS, "feedback"),
+    "memory_paper": Way(PRESETS["paper"], "feedback"),
+    "memory_feedback": Way(_BEST, "feedback"),
+    "memory_reflection": Way(_BEST, "reflection"),
+}
 
 
 class Life(NamedTuple):
@@ -26,35 +47,15 @@ class Life(NamedTuple):
     weight: list  # of each life, the weight of the score by words that it ended with
 
 
-def known(dataset, encoder):
-    """An encoder for an EARMemory that looks the texts of a benchmark up, whose embeddings are kept on the disk.
-
-    Parameters
-    ----------
-    dataset, encoder : str
-
-    Returns
-    -------
-    callable
-        `(texts, kind) -> [n, d]`.
-    """
-    benchmark = experiment.benchmark(dataset)
-    texts = {"memory": [one.text for one in benchmark.memories], "query": [one.text for one in benchmark.queries]}
-    held = {kind: dict(zip(of, encode(of, encoder, kind), strict=True)) for kind, of in texts.items()}
-    return lambda asked, kind: np.stack([held[kind][text] for text in asked])
-
-
-def live(setting, learns, preset="best", questions=None):
+def live(setting, way, questions=None):
     """Let a memory live through the questions of a benchmark, once for each seed of a setting.
 
     Parameters
     ----------
     setting : experiment.Setting
         Dataset, encoder and seeds; a seed has its own order of the questions and its own errors of the critic.
-    learns : {"no", "feedback", "reflection"}
-        Nothing is learned; the critic cites among the five memories returned; or the Explorer shows it T slates.
-    preset : str
-        Of `memory.PRESETS`.
+    way : str
+        One of `WAYS`.
     questions : int, optional
         How many each life has; default: all.
 
@@ -62,12 +63,11 @@ def live(setting, learns, preset="best", questions=None):
     -------
     Life
     """
-    benchmark, encoder = experiment.benchmark(setting.dataset), known(setting.dataset, setting.encoder)
-    gold = _gold(benchmark)
-    lives = []
+    benchmark, encoder = experiment.benchmark(setting.dataset), _known(setting.dataset, setting.encoder)
+    gold, lives = _gold(benchmark), []
     for seed in range(setting.seeds):
         order = np.random.default_rng(seed).permutation(len(benchmark.asked))[:questions]
-        lives.append(_life(benchmark, encoder, gold, order, learns, preset, seed))
+        lives.append(_life(benchmark, encoder, gold, order, WAYS[way], seed))
     queries, returned, weight = zip(*lives, strict=True)
     queries = np.stack(queries)
     found, count = np.zeros(queries.shape, int), np.array([len(one) for one in gold])
@@ -76,26 +76,96 @@ def live(setting, learns, preset="best", questions=None):
     return Life(queries, evaluate._shares(found, count[queries]), returned, weight)
 
 
-def _life(benchmark, encoder, gold, order, learns, preset, seed):
+def _life(benchmark, encoder, gold, order, way, seed):
     """The questions of one life, what each brought, and the weight of words in the end."""
     asked = {}  # the question that is being asked: its text may be that of others too
 
     def critic(query, ids, texts):
-        return SimulatedCritic(PRESETS[preset].config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
+        return SimulatedCritic(way.preset.config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
 
-    memory = EARMemory(encoder, preset, critic, seed)
+    memory = EARMemory(encoder, way.preset, critic, seed)
     turns = [one for one in benchmark.memories if one.store == "dialogue"]
     memory.add([one.text for one in turns], [one.id for one in turns])
     returned = []
     for asked["now"] in order.tolist():
         text = benchmark.asked[asked["now"]].text
-        ids = [one.id for one in memory.retrieve(text, SHOWN)]
+        ids = memory.candidates(text)[:SHOWN] if way.fused else [one.id for one in memory.retrieve(text, SHOWN)]
         returned.append(ids)
-        if learns == "feedback":
+        if way.learns == "feedback":
             memory.feedback(text, ids)
-        elif learns == "reflection":
+        elif way.learns == "reflection":
             memory.reflect(text)
     return order, returned, memory.weight
+
+
+def rows(setting, lives, every, baseline="memory_still"):
+    """Rows of a record: Recall@5 of each way along a life, and over its second half, against the memory that is still.
+
+    Parameters
+    ----------
+    setting : experiment.Setting
+    lives : dict of Life
+        By way.
+    every : int
+        Questions of a stretch; what is left at the end is not a stretch.
+    baseline : str
+
+    Returns
+    -------
+    list of dict
+        With the key `asked`, the questions asked until the end of the stretch, or `part`, "second half".
+    """
+    made = []
+    for way, life in lives.items():
+        N = life.queries.shape[1]
+        stretches = [(slice(at, at + every), {"asked": at + every}) for at in range(0, N - every + 1, every)]
+        for stretch, key in [*stretches, (slice(N // 2, N), {"part": "second half"})]:
+            against = None if way == baseline else lives[baseline].values[:1, :, stretch]
+            values, queries = life.values[:1, :, stretch], life.queries[:, stretch]
+            about = {**key, "tested": "part" in key}
+            for row in experiment.rows(setting, way, values, queries, against, **about):
+                row.pop("split")  # nothing is split: every question is asked once, and counts
+                made.append(row)
+    return made
+
+
+def moments(setting, before, after, count=3):
+    """Questions of the first life, as late as there are, that one way answered from the right memory and one did not.
+
+    Parameters
+    ----------
+    setting : experiment.Setting
+    before, after : Life
+        Of the same setting.
+    count : int
+        Of those that the second found, and of those that it lost.
+
+    Returns
+    -------
+    str
+        Each question, and the memory that either put first; * where it is gold.
+    """
+    benchmark = experiment.benchmark(setting.dataset)
+    gold, texts = _gold(benchmark), {one.id: one.text for one in benchmark.memories}
+    first, second = before.values[0, 0], after.values[0, 0]
+    lines = []
+    for told, changed in (("found", second > first), ("lost", second < first)):
+        lines.append(f"-- {told}: {changed.sum()} of {len(first)}, the last of them")
+        for at in np.flatnonzero(changed)[-count:]:
+            number = before.queries[0, at]
+            lines.append(f"{at + 1}. {benchmark.asked[number].text}")
+            for name, life in (("before", before), ("after", after)):
+                id = life.returned[0][at][0]
+                lines.append(f"     {name:6} {'*' if id in gold[number] else ' '} {texts[id][:90]}")
+    return "\n".join(lines)
+
+
+def _known(dataset, encoder):
+    """An encoder for an EARMemory that looks the texts of a benchmark up, whose embeddings are kept on the disk."""
+    benchmark = experiment.benchmark(dataset)
+    texts = {"memory": [one.text for one in benchmark.memories], "query": [one.text for one in benchmark.queries]}
+    held = {kind: dict(zip(of, encode(of, encoder, kind), strict=True)) for kind, of in texts.items()}
+    return lambda asked, kind: np.stack([held[kind][text] for text in asked])
 
 
 def _gold(benchmark):

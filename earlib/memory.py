@@ -208,6 +208,14 @@ class EARMemory:
         rows, scores = rows[order].tolist(), scores[order].tolist()
         return [Found(now.ids[row], now.texts[row], score) for row, score in zip(rows, scores, strict=True)]
 
+    def candidates(self, query):
+        """Ids of the K candidates that are ranked for a query, in the order of the first stage; it learns nothing."""
+        now = self._now
+        if now is None or not now.alive.any():
+            return []
+        rows, _ = self._candidates(now, query, self._encode([query], "query")[0], self.config.depth)
+        return [now.ids[row] for row in rows.tolist()]
+
     def _candidates(self, now, query, vector, depth):
         """First stage: rows of the candidates, best first, and their scores by words as `candidates.word_scores`.
 

@@ -183,6 +183,7 @@ def test_the_first_stage_is_the_fusion_of_two_plain_rankings():
     for ranking in (dense, wordy):
         for rank, row in enumerate(ranking, 1):
             fused[row] = fused.get(row, 0) + 1 / (60 + rank)
+    assert held.candidates(query) == [row - 1 for row in rows.tolist()] and EARMemory(encoder).candidates("x") == []
     assert rows.tolist() == sorted(fused, key=lambda row: (-fused[row], row))[:10]
     assert side.numpy() == pytest.approx(by_words[rows] / by_words[rows].max())
 
@@ -572,8 +573,14 @@ def test_a_language_model_may_be_the_critic(tmp_path, monkeypatch):
 
 def test_a_life_learns_from_made_dialogues():
     setting = experiment.Setting(dataset="toy", seeds=1)
-    still, learned = (agent.live(setting, learns) for learns in ("no", "feedback"))
+    still, learned = (agent.live(setting, way) for way in ("memory_still", "memory_feedback"))
     assert np.array_equal(still.queries, learned.queries) and still.values.shape == learned.values.shape
     half = still.queries.shape[1] // 2
     assert np.nanmean(learned.values[0, :, half:]) > np.nanmean(still.values[0, :, half:]) + 0.1
     assert learned.weight[0] != 0 and still.weight[0] == 0
+    made = agent.rows(setting, {"memory_still": still, "memory_feedback": learned}, every=60)
+    values = learned.values[0, 0, 60:120]
+    (row,) = (row for row in made if row["variant"] == "memory_feedback" and row.get("asked") == 120)
+    assert row["measured"] == pytest.approx(100 * np.nanmean(values)) and row["difference"] > 0
+    told = agent.moments(setting, still, learned, count=2)
+    assert f"found: {(learned.values[0, 0] > still.values[0, 0]).sum()} of" in told and "lost:" in told
