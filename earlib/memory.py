@@ -20,7 +20,7 @@ import torch
 
 from earlib import devices, draws, embedding, encoders
 from earlib.adapter import Adapter, gram
-from earlib.banks import stream
+from earlib.candidates import stream
 from earlib.config import Config
 from earlib.critic import LLMCritic
 from earlib.datasets import near
@@ -330,8 +330,10 @@ class EARMemory:
 
     def _asked(self, query, ids):
         """What the critic says of some memories, in one slate: True, False, or None where it could not be read."""
-        now = self._now
-        critic = self.critic(query, ids, [now.texts[self._row[id]] for id in ids])
+        with self._writing:
+            ids = self._known(ids)
+            texts = [self._now.texts[self._row[id]] for id in ids]
+        critic = self.critic(query, ids, texts)
         uniforms = draws.live(self.config, self.seed, self._learner.known, self.config.depth).critic[:, :, 0]
         citations, readable = critic(torch.zeros(1, 1).long(), torch.arange(len(ids))[None, None], uniforms)
         said = zip(citations.flatten().tolist(), readable.flatten().tolist(), strict=True)
@@ -575,11 +577,12 @@ class EARMemory:
     def _known(self, ids):
         """The ids of memories as they were given when these were added, each once."""
         ids = list(ids)
-        for id in ids:
-            if id not in self._row:
-                raise ValueError(f"ids: {id!r}: expected the id of a memory, and none has it (it may be removed)")
-        _check_distinct(ids)
-        return [self._now.ids[self._row[id]] for id in ids]
+        with self._writing:  # rows may be moved
+            for id in ids:
+                if id not in self._row:
+                    raise ValueError(f"ids: {id!r}: expected the id of a memory, and none has it (it may be removed)")
+            _check_distinct(ids)
+            return [self._now.ids[self._row[id]] for id in ids]
 
 
 def by_model(client, tokens):

@@ -247,6 +247,23 @@ def test_moving_memories_together_changes_nothing(monkeypatch):
         assert mine.detach() == pytest.approx(theirs.detach(), abs=1e-5)
 
 
+def test_a_memory_that_was_emptied_goes_on(monkeypatch):
+    monkeypatch.setattr(memory, "SPARSE", 10)
+    held = made(30)
+    told(held, 3)
+    held.remove(range(30))
+    assert held.retrieve("garden") == [] and len(held) == 0 and len(held._now.alive) == 1
+    assert held.add(["a red garden"]) == [30]
+    held.feedback("garden", [30], [True])  # what is replayed has lost all its memories
+    assert [one.text for one in held.retrieve("garden")] == ["a red garden"]
+
+
+def test_a_diverged_adapter_ranks_nothing():
+    held = made(30, preset(learning_rate=1e30))
+    with pytest.raises(FloatingPointError, match="diverged"):
+        told(held, 3)
+
+
 def test_edges_of_the_interface():
     held = EARMemory(encoder)
     assert held.retrieve("anything") == [] and len(held) == 0 and held.add([]) == []
@@ -513,7 +530,7 @@ def test_a_kill_at_any_moment_loses_at_most_the_feedback_in_flight(tmp_path):
     held.save(tmp_path)
     held.close()
     straight, rng = made(60, preset(depth=10)), np.random.default_rng(0)
-    for _ in range(6):
+    for _ in range(4):
         code = CHILD.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         assert child.stdout.readline().startswith("ready")
