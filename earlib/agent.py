@@ -98,8 +98,8 @@ def _life(benchmark, encoder, gold, order, way, seed):
     return order, returned, memory.weight
 
 
-def rows(setting, lives, every, baseline="memory_still"):
-    """Rows of a record: Recall@5 of each way along a life, and over its second half, against the memory that is still.
+def along(setting, lives, every, baseline="memory_still"):
+    """Rows of a record: Recall@5 of each way along a life, against the memory that learns nothing.
 
     Parameters
     ----------
@@ -109,23 +109,38 @@ def rows(setting, lives, every, baseline="memory_still"):
     every : int
         Questions of a stretch; what is left at the end is not a stretch.
     baseline : str
+        A way.
 
     Returns
     -------
     list of dict
-        With the key `asked`, the questions asked until the end of the stretch, or `part`, "second half".
+        With the key `asked`, the questions asked until the end of the stretch.
     """
     made = []
+    for stop in range(every, lives[baseline].queries.shape[1] + 1, every):
+        made += _rows(setting, lives, slice(stop - every, stop), baseline, asked=stop, tested=False)
+    return made
+
+
+def second_half(setting, lives, baseline):
+    """Rows of Recall@5 over the second half of each life; parameters as for `along`.
+
+    Returns
+    -------
+    list of dict
+        With the keys `part` and `over`, the way that all are compared with.
+    """
+    half = slice(lives[baseline].queries.shape[1] // 2, None)
+    return _rows(setting, lives, half, baseline, part="second half", over=baseline)
+
+
+def _rows(setting, lives, stretch, baseline, **about):
+    made, against = [], lives[baseline].values[:1, :, stretch]
     for way, life in lives.items():
-        N = life.queries.shape[1]
-        stretches = [(slice(at, at + every), {"asked": at + every}) for at in range(0, N - every + 1, every)]
-        for stretch, key in [*stretches, (slice(N // 2, N), {"part": "second half"})]:
-            against = None if way == baseline else lives[baseline].values[:1, :, stretch]
-            values, queries = life.values[:1, :, stretch], life.queries[:, stretch]
-            about = {**key, "tested": "part" in key}
-            for row in experiment.rows(setting, way, values, queries, against, **about):
-                row.pop("split")  # nothing is split: every question is asked once, and counts
-                made.append(row)
+        values, queries = life.values[:1, :, stretch], life.queries[:, stretch]
+        (row,) = experiment.rows(setting, way, values, queries, None if way == baseline else against, **about)
+        row.pop("split")  # nothing is split: every question is asked once, and counts
+        made.append(row)
     return made
 
 
@@ -143,7 +158,7 @@ def moments(setting, before, after, count=3):
     Returns
     -------
     str
-        Each question, and the memory that either put first; * where it is gold.
+        Each question, and of the memories that either returned the first that is gold, marked *, or the first.
     """
     benchmark = experiment.benchmark(setting.dataset)
     gold, texts = _gold(benchmark), {one.id: one.text for one in benchmark.memories}
@@ -155,7 +170,7 @@ def moments(setting, before, after, count=3):
             number = before.queries[0, at]
             lines.append(f"{at + 1}. {benchmark.asked[number].text}")
             for name, life in (("before", before), ("after", after)):
-                id = life.returned[0][at][0]
+                id = next((id for id in life.returned[0][at] if id in gold[number]), life.returned[0][at][0])
                 lines.append(f"     {name:6} {'*' if id in gold[number] else ' '} {texts[id][:90]}")
     return "\n".join(lines)
 
