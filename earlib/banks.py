@@ -9,7 +9,6 @@ compared on real questions (`on_questions`) and on a large bank made of a small 
 import os
 import shutil
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +18,10 @@ import numpy as np
 import torch
 
 from earlib import candidates, evaluate, experiment, latency, paths
-from earlib.candidates import rounding, top_k
+from earlib.candidates import ROWS, stream, top_k
 from earlib.config import VARIANTS, Config
 from earlib.ranking import best
 
-ROWS = 2**16  # rows of a bank that are made, read or searched at a time: 50 MB of 384 dimensions in fp16
 TRAINED_ON = 64  # rows a list on which an index learns its lists
 RESCORED = 5  # candidates of an index that are multiplied again, for each that is wanted
 AIM = 0.95  # recall that, by the queries it is measured on, an index surely has when it probes no further lists
@@ -163,46 +161,8 @@ class Bank:
         _check_query(query, self)
         if query.numel() != self.dimension or self.rows.dtype == torch.float32 or not 1 <= k <= len(self):
             return top_k(query, self.rows, k)
-        similarity, index = self._stream(query.reshape(-1), k)
+        similarity, index = stream(self.rows, query.reshape(-1), k, self.path, ROWS)
         return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
-
-    def _stream(self, query, k):
-        """The k best rows for one query, `[k]`: the bank is read once, and what may be among them multiplied again."""
-        threads = torch.get_num_threads()
-        size = min(ROWS, -(-len(self) // threads))  # a small bank in as many equal blocks as there are threads
-        blocks = list(zip(range(0, len(self), size), self.rows.split(size), strict=True))
-        # More than k a block, so that a block whose own k are close seldom has to be looked at again.
-        with ThreadPoolExecutor(threads) as pool:
-            kept = list(pool.map(lambda block: _scan(block[1].numpy(), query.numpy(), 2 * k), blocks))
-        bound = np.sort(np.concatenate([products for products, _ in kept]))[-k] - 2 * rounding(query[None]).item()
-        if bound == -np.inf:
-            raise ValueError(f"{self.path}: memories are not finite; write the bank anew")
-        near = []
-        for (start, block), (products, places) in zip(blocks, kept, strict=True):
-            if len(products) < len(block) and (products >= bound).all():  # there may be more
-                places = top_k(query, block.float(), min(k, len(block)))[1].numpy()
-            else:
-                places = places[products >= bound]
-            near.append(start + np.sort(places))  # in the bank's order: of equal ones the first wins
-        near = torch.from_numpy(np.concatenate(near))
-        similarity, place = top_k(query, self.rows[near].float(), k)
-        return similarity, near[place]
-
-
-def _scan(block, query, count):
-    """Products of one query with the rows of a block that have the highest, and those rows; in no order.
-
-    The library multiplies fp16 without a copy in float32, which is what makes it as fast as reading.
-    """
-    count = min(count, len(block))
-    products, places = np.full(count, -np.inf, np.float32), np.full(count, -1, np.int64)
-    quantizer = faiss.ScalarQuantizer(block.shape[1], faiss.ScalarQuantizer.QT_fp16)
-    scanner = quantizer.select_InvertedListScanner(faiss.METRIC_INNER_PRODUCT, None, True, None, False)
-    scanner.set_query(faiss.swig_ptr(query))
-    scanner.set_list(0, 0.0)
-    codes, (heap, ids) = block.view(np.uint8).reshape(-1), map(faiss.swig_ptr, (products, places))
-    scanner.scan_codes(len(block), faiss.swig_ptr(codes), None, heap, ids, count)
-    return products, places
 
 
 def _check_query(query, bank):

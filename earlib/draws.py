@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-PURPOSES = ("train", "test", "start", "errors", "rotation")  # the position is part of the generator's key: append only
+# The position is part of the generator's key: append only.
+PURPOSES = ("train", "test", "start", "errors", "rotation", "live")
 
 
 class Uniforms(NamedTuple):
@@ -25,9 +26,9 @@ class Uniforms(NamedTuple):
         return Uniforms(*(None if u is None else u[:, start:stop] for u in self))
 
 
-def generator(seed, purpose):
-    """The generator of one seed for one purpose."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, PURPOSES.index(purpose))))
+def generator(seed, purpose, *step):
+    """The generator of one seed for one purpose, or for one step of it."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, PURPOSES.index(purpose), *step)))
 
 
 def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
@@ -49,13 +50,7 @@ def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
     Uniforms
         float64.
     """
-    N = order.shape[1]
-    noisy = config.rounds if purpose == "train" and config.training_slates != "explorer" else 1
-    shapes = {"critic": (N, config.rounds, depth), "slate": (N, noisy, depth)}
-    if purpose == "train" and config.replay_size:
-        shapes["replay"] = (N, config.replay_size, depth)
-        shapes["choice"] = (N, config.replay_size)
-        shapes["draw"] = (N, config.replay_size, depth)
+    shapes = _shapes(config, order.shape[1], depth, purpose == "train")
     drawn = {name: [] for name in shapes}
     for replica, seed in enumerate(seeds):
         rng = generator(seed, purpose)
@@ -65,6 +60,37 @@ def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
             table = _open(generator(seed, "errors"), (queries, depth))
             drawn["critic"][-1] = np.repeat(table[order[replica].cpu().numpy(), None], config.rounds, axis=1)
     return Uniforms(**{name: torch.from_numpy(np.stack(parts)).to(device) for name, parts in drawn.items()})
+
+
+def live(config, seed, step, depth):
+    """Draw what one update of a stream without end needs: its numbers depend on the seed and the step alone.
+
+    Parameters
+    ----------
+    config : Config
+    seed, step : int
+    depth : int
+        K.
+
+    Returns
+    -------
+    Uniforms
+        Of one replica and one query, float64.
+    """
+    rng = generator(seed, "live", step)
+    shapes = _shapes(config, 1, depth, training=True)
+    return Uniforms(**{name: torch.from_numpy(_open(rng, shape))[None] for name, shape in shapes.items()})
+
+
+def _shapes(config, N, depth, training):
+    """Of what is drawn for N queries of a replica, in the order in which it is drawn."""
+    noisy = config.rounds if training and config.training_slates != "explorer" else 1
+    shapes = {"critic": (N, config.rounds, depth), "slate": (N, noisy, depth)}
+    if training and config.replay_size:
+        shapes["replay"] = (N, config.replay_size, depth)
+        shapes["choice"] = (N, config.replay_size)
+        shapes["draw"] = (N, config.replay_size, depth)
+    return shapes
 
 
 def shuffled(gold, seeds):

@@ -15,6 +15,28 @@ class Exploration(NamedTuple):
     cited: torch.Tensor  # [..., K] their sum
 
 
+def tallied(slates, citations, readable, scores):
+    """What was shown and said, counted for each candidate.
+
+    Parameters
+    ----------
+    slates, citations, readable : torch.Tensor
+        `[..., T, s]`, as in `Exploration`.
+    scores : torch.Tensor
+        Of all candidates, `[..., K]`.
+
+    Returns
+    -------
+    Exploration
+    """
+    weight = readable.to(scores.dtype)
+    members = slates.flatten(-2)
+    shown, cited = (
+        torch.zeros_like(scores).scatter_add(-1, members, w.flatten(-2)) for w in (weight, weight * citations)
+    )
+    return Exploration(slates, citations, readable, shown, cited)
+
+
 def upper_confidence(config, shown, cited):
     """U_i of Eq. 5.
 

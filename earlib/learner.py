@@ -9,10 +9,12 @@ import torch
 
 from earlib import adapter, draws
 from earlib.adapter import Adapter, gram
-from earlib.explorer import Exploration, explore, select_slate
+from earlib.explorer import Exploration, explore, select_slate, tallied
 from earlib.objective import listwise_loss, log_likelihood, plackett_luce, ranking_loss
 from earlib.ranking import best, distinct, gumbel
 from earlib.replay import ExperienceBuffer
+
+ABSENT = -1e4  # score of a candidate that is no more: never chosen, and nothing flows from or to it
 
 
 class Step(NamedTuple):
@@ -90,18 +92,33 @@ class Learner:
         if uniforms is None:
             K = self.index.shape[1]
             uniforms = draws.draw(self.config, self.seeds, order, K, len(self.query), "train", self.device)
-        for start in range(0, order.shape[1], self.config.batch_size):
-            stop = min(start + self.config.batch_size, order.shape[1])
-            yield self._update(order[:, start:stop], uniforms.part(start, stop))
+        for first in range(0, order.shape[1], self.config.batch_size):
+            stop = min(first + self.config.batch_size, order.shape[1])
+            yield self.update(order[:, first:stop], uniforms.part(first, stop))
 
-    def _update(self, queries, uniforms):
-        """One update (Algorithm 3). What is replayed is chosen first, so that all embeddings are adapted at once."""
+    def update(self, queries, uniforms, told=None):
+        """One update (Algorithm 3). What is replayed is chosen first, so that all embeddings are adapted at once.
+
+        Parameters
+        ----------
+        queries : torch.Tensor
+            Query numbers, `[R, Q]`.
+        uniforms : Uniforms
+        told : Exploration, optional
+            What the critic has said already, `[R, Q, ..]`; left out, it is asked.
+
+        Returns
+        -------
+        Step
+        """
         Q = queries.shape[1]
         positions, replayed = self.buffer.choose(queries, uniforms.choice)
         scores, adapted, length, place = self._score(torch.cat([queries, replayed.flatten(1)], 1))
         current, past = scores[:, :Q], scores[:, Q:]
         similarity = gram(adapted, length, place[:, :Q])
-        exploration, noise = self._explore(queries, current.detach(), similarity, uniforms)
+        exploration, noise = told, None
+        if told is None:
+            exploration, noise = self._explore(queries, current.detach(), similarity, uniforms)
         self.buffer.add(queries, exploration.shown, exploration.cited)
         current_loss = self._current_loss(current, exploration, noise)
         slates, replay_loss = self._replay_loss(past, positions, uniforms)
@@ -125,7 +142,7 @@ class Learner:
         (R, n), d = queries.shape, self.query.shape[1]
         query = self.query.index_select(0, queries.reshape(-1)).view(R, n, d)
         rows, place = distinct(self.index.index_select(0, queries.reshape(-1)).view(R, -1))
-        memory = self.bank.index_select(0, rows.view(-1)).view(R, -1, d)
+        memory = self.bank.index_select(0, rows.view(-1)).to(self.dtype).view(R, -1, d)
         scores, adapted, length = self.adapter.score(query, memory)
         place = place.view(R, n, -1)
         scores = scores.gather(-1, place)
@@ -152,12 +169,7 @@ class Learner:
             slates = best(noise if kind == "random" else scores.unsqueeze(2) + noise, size)
         answers = [ask(t, slate) for t, slate in enumerate(slates.unbind(2))]
         citations, readable = (torch.stack(parts, 2) for parts in zip(*answers, strict=True))
-        weight = readable.to(self.dtype)
-        shown, cited = (
-            torch.zeros_like(scores).scatter_add(-1, slates.flatten(2), w.flatten(2))
-            for w in (weight, weight * citations)
-        )
-        return Exploration(slates, citations, readable, shown, cited), noise if kind == "gumbel" else None
+        return tallied(slates, citations, readable, scores), noise if kind == "gumbel" else None
 
     def _current_loss(self, scores, exploration, noise):
         """L_cur (Eq. 10), mean over the batch, `[R]`."""
@@ -169,7 +181,7 @@ class Learner:
 
     def _listwise(self, scores, useful, observed):
         """The loss of a list of candidates, `[...]`, by which of them were found useful, and observed at all."""
-        counted = torch.ones_like(observed) if self.config.unseen == "negative" else observed
+        counted = scores > ABSENT if self.config.unseen == "negative" else observed & (scores > ABSENT)
         return listwise_loss(self.config.objective, scores / self.config.softmax_temperature, useful, counted)
 
     def _replay_loss(self, scores, positions, uniforms):
@@ -182,9 +194,9 @@ class Learner:
         if self.config.objective != "reward":
             return positions[..., None][..., :0], self._listwise(scores, rewards > 0, observed).mean(-1).mean(-1)
         slates, noise = self._replay_slates(scores.detach(), observed, uniforms, count)
-        counted = torch.ones_like(slates, dtype=torch.bool)
+        counted = scores.gather(-1, slates) > ABSENT
         if self.config.unseen == "left out":
-            counted = observed.gather(-1, slates)
+            counted &= observed.gather(-1, slates)
         log_p = self._log_p(scores, slates, noise)
         loss = ranking_loss(log_p, rewards.gather(-1, slates), counted, self.config.baseline)
         return slates, loss.mean(-1).mean(-1)

@@ -47,12 +47,13 @@ class ExperienceBuffer:
             new["reward"] = self._reward(shown, cited)
         start, self.size = self.size, self.size + queries.shape[1]
         for name, values in new.items():
-            stored = getattr(self, name)
-            if self.size > stored.shape[1]:  # doubled, so that adding stays cheap however long the stream
-                grown = stored.new_zeros(stored.shape[0], max(64, 2 * self.size), *stored.shape[2:])
-                grown[:, :start] = stored[:, :start]
-                setattr(self, name, grown)
-            getattr(self, name)[:, start : self.size] = values
+            stored = grown(getattr(self, name), start, self.size, dim=1)
+            stored[:, start : self.size] = values
+            setattr(self, name, stored)
+
+    def _closeness(self, queries, pool):
+        """Similarity of queries to those of a pool, `[R, Q]` and `[R, Q, P]` to `[R, Q, P]`."""
+        return self.similarity[queries].gather(-1, pool)
 
     def _reward(self, shown, cited):
         """Mean aggregated citation of an experience; rounded, so that equal ones tie however they were summed."""
@@ -90,7 +91,7 @@ class ExperienceBuffer:
         elif self.config.replay_choice == "reward":
             column = best(-self.reward[:, None, :past].expand(R, Q, past), count)
         else:
-            column = best(self.similarity[queries].gather(-1, pool), count)
+            column = best(self._closeness(queries, pool), count)
         own = past + torch.arange(Q, device=queries.device)[:, None]
         return torch.where(column < past, column, own), pool.gather(-1, column)
 
@@ -112,6 +113,20 @@ class ExperienceBuffer:
         replica = torch.arange(len(positions), device=positions.device).view(-1, *[1] * (positions.dim() - 1))
         cited, shown = self.cited[replica, positions], self.shown[replica, positions]
         return torch.where(cited > 0, 1, -1), shown > 0
+
+
+def grown(stored, used, needed, dim=0):
+    """A tensor with room for `needed` entries, doubled where it must be, so that adding stays cheap for any stream.
+
+    A tensor that must grow is a new one: who reads the old one goes on seeing what it saw.
+    """
+    if needed <= stored.shape[dim]:
+        return stored
+    shape = list(stored.shape)
+    shape[dim] = max(64, 2 * needed)
+    larger = stored.new_zeros(shape)
+    larger.narrow(dim, 0, used).copy_(stored.narrow(dim, 0, used))
+    return larger
 
 
 def _without_replacement(uniforms, pool):

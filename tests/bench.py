@@ -16,6 +16,7 @@ random candidates share next to none, so that their share of the matrix rate is 
 Beside these, seconds and peak memory of loading a made file of the size of LongMemEval_S, in a process of its own.
 With `--banks` instead: retrieval from ten million memories in a file, exact and approximate, from a warm and a cold
 cache. They are LoCoMo's turns, drawn again and moved as far as these lie from their nearest neighbours.
+With `--memory` instead: `EARMemory` over 100,000 such memories, whose texts are words of two turns each.
 """
 
 import argparse
@@ -35,13 +36,14 @@ import numpy as np
 import reference
 import torch
 
-from earlib import banks, cluster, draws, experiment, grid, latency, paths
+from earlib import banks, cluster, draws, embedding, encoders, experiment, grid, latency, paths
 from earlib.config import Config
 from earlib.critic import SimulatedCritic
 from earlib.datasets import longmemeval
 from earlib.experiment import Setting
 from earlib.learner import Learner
 from earlib.llm import answers, local
+from earlib.memory import PRESETS, EARMemory
 
 QUERIES, BANK, DEPTH, WIDTH, SEEDS, TRAINED, EVALUATED = 1540, 5882, 20, 384, (0, 1, 2), 400, 308
 MEMORIES = 10**6
@@ -310,6 +312,53 @@ def large_banks(options):
     print(f"  median and 99th percentile      {np.median(spent):8.2f} ms, {np.percentile(spent, 99):.2f} ms")
 
 
+def remembered(count=10**5):
+    """Embeddings and texts of made memories, `[count, d]` and as many, and questions with their embeddings."""
+    searched, found = experiment.benchmark("locomo"), experiment.candidates("locomo", "minilm", DEPTH)
+    rng, turns = np.random.default_rng(0), [one.text for one in searched.memories]
+    pairs = rng.integers(len(turns), size=(count, 2))
+    texts = [" ".join(rng.permutation(f"{turns[a]} {turns[b]}".split())[: rng.integers(5, 25)]) for a, b in pairs]
+    vectors = np.concatenate(list(banks.resampled(found.bank, count)))
+    asked = {one.text: vector for one, vector in zip(searched.asked, found.query.numpy(), strict=True)}
+    return vectors, texts, asked
+
+
+def live_memory(experiences=1000):
+    """Median milliseconds of a live memory, one call after another."""
+    vectors, texts, asked = remembered()
+    questions, encodes = list(asked)[:ASKED], encoders.get("minilm")
+    embed = embedding.embedder(encodes, "cpu", "full", False)
+
+    def looked_up(given, kind):
+        return vectors if kind == "memory" else np.stack([asked[text] for text in given])
+
+    def milliseconds(work):
+        spent = 1000 * np.array([timed(lambda: work(text)) for text in questions])[5:]  # noqa: B023
+        return f"{np.median(spent):8.2f} ms, 95th percentile {np.percentile(spent, 95):.2f} ms"
+
+    for preset in PRESETS:
+        memory = EARMemory(looked_up, preset)
+        added = timed(lambda: memory.add(texts))  # noqa: B023
+        shown = {text: [one.id for one in memory.retrieve(text)] for text in questions}
+        print(f"EARMemory, preset {preset}: {len(memory):,} memories, d = {WIDTH}; medians of {ASKED - 5} calls")
+        print(f"  add all of them                 {added:8.2f} s   (encoded already)")
+        print(f"  retrieve                       {milliseconds(memory.retrieve)} (under 10 ms)")
+
+        def feedback(text):
+            memory.feedback(text, shown[text], [True] + (SLATE - 1) * [False])  # noqa: B023
+
+        print(f"  feedback, in memory            {milliseconds(feedback)} (under 20 ms)")
+        with tempfile.TemporaryDirectory(dir=paths.cache()) as folder:
+            print(f"  save                            {timed(lambda: memory.save(folder)):8.2f} s")  # noqa: B023
+            print(f"  feedback, kept on the disk     {milliseconds(feedback)} (under 20 ms)")
+            memory.close()
+            print(f"  load, with {ASKED} changes         {timed(lambda: EARMemory.load(folder, looked_up)):8.2f} s")  # noqa: B023
+        while memory._learner.known < experiences:
+            feedback(questions[memory._learner.known % ASKED])
+        print(f"  feedback, {experiences:,} experiences    {milliseconds(feedback)}")
+    print(f"  encoding a question            {milliseconds(lambda text: list(embed([[text]], '')))}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--plain-queries", type=int, default=TRAINED, help="queries that the transcription is timed on")
@@ -318,6 +367,7 @@ def main():
     parser.add_argument("--llm", action="store_true", help="time the language model of this machine instead; minutes")
     parser.add_argument("--gpu", action="store_true", help="time training and encoding on a CUDA device instead")
     parser.add_argument("--banks", action="store_true", help="time ten million memories in a file instead; 12 GB")
+    parser.add_argument("--memory", action="store_true", help="time EARMemory over 100,000 memories instead; a minute")
     parser.add_argument("--folder", help="where that file lies and stays; default: the cache's")
     options = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
@@ -329,6 +379,9 @@ def main():
         return
     if options.banks:
         large_banks(options)
+        return
+    if options.memory:
+        live_memory()
         return
     if options.gpu:
         bench_gpu.main()

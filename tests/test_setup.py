@@ -20,6 +20,7 @@ import earlib
 from earlib import run
 
 ROOT = Path(earlib.__file__).resolve().parent.parent
+OF_EXTRAS = {"langchain_core": "langchain", "llama_index": "llamaindex"}  # imported by who asks for them
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DIRECT = [
     Requirement(line)
@@ -82,7 +83,8 @@ def test_what_the_package_imports_is_declared():
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 imported.add(node.module.partition(".")[0])
-    foreign = imported - set(sys.stdlib_module_names) - {"earlib"}
+    foreign = imported - set(sys.stdlib_module_names) - {"earlib"} - set(OF_EXTRAS)
+    assert set(OF_EXTRAS.values()) < set(PROJECT["project"]["optional-dependencies"])
     declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["project"]["dependencies"]}
     assert {"torch", "yaml"} <= foreign
     assert {name for name in foreign if not {canonicalize_name(one) for one in providers[name]} & declared} == set()

@@ -1,0 +1,189 @@
+"""An agent's life with an `EARMemory`: it is asked one question after another, answers from its memory, and learns.
+
+Each question is a test before it is a lesson: what counts is what the memory returned when the question was new. The
+agent took part in all conversations of a benchmark and remembers every turn. Its feedback is simulated, and sees gold.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from earlib import evaluate, experiment
+from earlib.critic import SimulatedCritic
+from earlib.encoders import encode
+from earlib.memory import PRESETS, EARMemory, Preset
+
+SHOWN = 5  # memories that a question brings before the agent
+STILL = 1e-12  # a learning rate that moves nothing
+_BEST = PRESETS["best"]
+_WORDS = Preset(_BEST.config.model_copy(update={"learning_rate": STILL}), words=True)
+
+
+class Way(NamedTuple):
+    """A way to use a memory."""
+
+    preset: Preset
+    learns: str  # "no"; "feedback": the critic cites among the memories returned; "reflection": the Explorer's slates
+    fused: bool = False  # the first stage's own order is returned
+
+
+WAYS = {
+    "memory_still": Way(_BEST, "no"),
+    "memory_fused": Way(_BEST, "no", fused=True),
+    "memory_words": Way(_WORDS, "feedback"),
+    "memory_paper": Way(PRESETS["paper"], "feedback"),
+    "memory_feedback": Way(_BEST, "feedback"),
+    "memory_reflection": Way(_BEST, "reflection"),
+}
+
+
+class Life(NamedTuple):
+    """What a memory returned to each question when it was new; R lives, one a seed, of N questions each."""
+
+    queries: np.ndarray  # [R, N] question numbers, in the order in which they came
+    values: np.ndarray  # [3, R, N] measures as in evaluate.MEASURES
+    returned: list  # of each life, for each question, the ids of the memories
+    weight: list  # of each life, the weight of the score by words that it ended with
+
+
+def live(setting, way, questions=None):
+    """Let a memory live through the questions of a benchmark, once for each seed of a setting.
+
+    Parameters
+    ----------
+    setting : experiment.Setting
+        Dataset, encoder and seeds; a seed has its own order of the questions and its own errors of the critic.
+    way : str
+        One of `WAYS`.
+    questions : int, optional
+        How many each life has; default: all.
+
+    Returns
+    -------
+    Life
+    """
+    benchmark, encoder = experiment.benchmark(setting.dataset), _known(setting.dataset, setting.encoder)
+    gold, lives = _gold(benchmark), []
+    for seed in range(setting.seeds):
+        order = np.random.default_rng(seed).permutation(len(benchmark.asked))[:questions]
+        lives.append(_life(benchmark, encoder, gold, order, WAYS[way], seed))
+    queries, returned, weight = zip(*lives, strict=True)
+    queries = np.stack(queries)
+    found, count = np.zeros(queries.shape, int), np.array([len(one) for one in gold])
+    for at, number in np.ndenumerate(queries):
+        found[at] = len(gold[number].intersection(returned[at[0]][at[1]]))
+    return Life(queries, evaluate._shares(found, count[queries]), returned, weight)
+
+
+def _life(benchmark, encoder, gold, order, way, seed):
+    """The questions of one life, what each brought, and the weight of words in the end."""
+    asked = {}  # the question that is being asked: its text may be that of others too
+
+    def critic(query, ids, texts):
+        return SimulatedCritic(way.preset.config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
+
+    memory = EARMemory(encoder, way.preset, critic, seed)
+    turns = [one for one in benchmark.memories if one.store == "dialogue"]
+    memory.add([one.text for one in turns], [one.id for one in turns])
+    returned = []
+    for asked["now"] in order.tolist():
+        text = benchmark.asked[asked["now"]].text
+        ids = memory.candidates(text)[:SHOWN] if way.fused else [one.id for one in memory.retrieve(text, SHOWN)]
+        returned.append(ids)
+        if way.learns == "feedback":
+            memory.feedback(text, ids)
+        elif way.learns == "reflection":
+            memory.reflect(text)
+    return order, returned, memory.weight
+
+
+def along(setting, lives, every, baseline="memory_still"):
+    """Rows of a record: Recall@5 of each way along a life, against the memory that learns nothing.
+
+    Parameters
+    ----------
+    setting : experiment.Setting
+    lives : dict of Life
+        By way.
+    every : int
+        Questions of a stretch; what is left at the end is not a stretch.
+    baseline : str
+        A way.
+
+    Returns
+    -------
+    list of dict
+        With the key `asked`, the questions asked until the end of the stretch.
+    """
+    made = []
+    for stop in range(every, lives[baseline].queries.shape[1] + 1, every):
+        made += _rows(setting, lives, slice(stop - every, stop), baseline, asked=stop, tested=False)
+    return made
+
+
+def second_half(setting, lives, baseline):
+    """Rows of Recall@5 over the second half of each life; parameters as for `along`.
+
+    Returns
+    -------
+    list of dict
+        With the keys `part` and `over`, the way that all are compared with.
+    """
+    half = slice(lives[baseline].queries.shape[1] // 2, None)
+    return _rows(setting, lives, half, baseline, part="second half", over=baseline)
+
+
+def _rows(setting, lives, stretch, baseline, **about):
+    made, against = [], lives[baseline].values[:1, :, stretch]
+    for way, life in lives.items():
+        values, queries = life.values[:1, :, stretch], life.queries[:, stretch]
+        (row,) = experiment.rows(setting, way, values, queries, None if way == baseline else against, **about)
+        row.pop("split")  # nothing is split: every question is asked once, and counts
+        made.append(row)
+    return made
+
+
+def moments(setting, before, after, count=3):
+    """Questions of the first life, as late as there are, that one way answered from the right memory and one did not.
+
+    Parameters
+    ----------
+    setting : experiment.Setting
+    before, after : Life
+        Of the same setting.
+    count : int
+        Of those that the second found, and of those that it lost.
+
+    Returns
+    -------
+    str
+        Each question, and of the memories that either returned the first that is gold, marked *, or the first.
+    """
+    benchmark = experiment.benchmark(setting.dataset)
+    gold, texts = _gold(benchmark), {one.id: one.text for one in benchmark.memories}
+    first, second = before.values[0, 0], after.values[0, 0]
+    lines = []
+    for told, changed in (("found", second > first), ("lost", second < first)):
+        lines.append(f"-- {told}: {changed.sum()} of {len(first)}, the last of them")
+        for at in np.flatnonzero(changed)[-count:]:
+            number = before.queries[0, at]
+            lines.append(f"{at + 1}. {benchmark.asked[number].text}")
+            for name, life in (("before", before), ("after", after)):
+                id = next((id for id in life.returned[0][at] if id in gold[number]), life.returned[0][at][0])
+                lines.append(f"     {name:6} {'*' if id in gold[number] else ' '} {texts[id][:90]}")
+    return "\n".join(lines)
+
+
+def _known(dataset, encoder):
+    """An encoder for an EARMemory that looks the texts of a benchmark up, whose embeddings are kept on the disk."""
+    benchmark = experiment.benchmark(dataset)
+    texts = {"memory": [one.text for one in benchmark.memories], "query": [one.text for one in benchmark.queries]}
+    held = {kind: dict(zip(of, encode(of, encoder, kind), strict=True)) for kind, of in texts.items()}
+    return lambda asked, kind: np.stack([held[kind][text] for text in asked])
+
+
+def _gold(benchmark):
+    """Ids of the gold turns of each question that a memory holds, as sets."""
+    turns = {one.id for one in benchmark.memories if one.store == "dialogue"}
+    return [turns.intersection(query.gold) for query in benchmark.asked]

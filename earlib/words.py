@@ -1,0 +1,92 @@
+"""BM25 over memories that come one after another: nothing is indexed anew when one is added.
+
+Scores are those of the `bm25s` package, Lucene's form with its usual constants, over the memories that are alive:
+
+    score(q, m) = sum over words t of q:  log(1 + (N - n_t + 1/2) / (n_t + 1/2))  f / (f + k1 (1 - b + b l_m / l))
+
+with f the occurrences of t in m, n_t the memories that hold t, l_m the words of m and l their mean.
+"""
+
+from collections import Counter
+
+import bm25s
+import numpy as np
+
+K1, B = 1.5, 0.75
+
+
+def words(texts):
+    """The words of each text that count, as lists; English stop words and single letters do not."""
+    return bm25s.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
+
+
+class Words:
+    """Which rows hold which word, how often; rows are only ever appended.
+
+    Who reads says how many rows there were when it began and which of them are alive, so that a reader beside the one
+    writer sees an index that never changes: what is appended lies behind what it reads.
+    """
+
+    def __init__(self):
+        self._postings = {}  # word -> [2, capacity] rows and occurrences, and how many of them are in use
+        self._lengths, self._rows = np.zeros(64, np.int32), 0
+
+    def append(self, texts):
+        """Index the next rows; a row of no words (an empty text) is found by none.
+
+        Parameters
+        ----------
+        texts : sequence of str
+        """
+        held = words(list(texts)) if len(texts) else []
+        start, self._rows = self._rows, self._rows + len(held)
+        self._lengths = grown(self._lengths, start, self._rows)
+        self._lengths[start : self._rows] = [len(one) for one in held]
+        new = {}
+        for row, one in enumerate(held, start):
+            for word, count in Counter(one).items():
+                new.setdefault(word, []).append((row, count))
+        for word, pairs in new.items():
+            stored, size = self._postings.get(word, (np.zeros((2, 0), np.int32), 0))
+            stored = grown(stored, size, size + len(pairs), least=2)
+            stored[:, size : size + len(pairs)] = np.transpose(pairs)
+            self._postings[word] = stored, size + len(pairs)
+
+    def scores(self, text, alive):
+        """BM25 of every row for a question.
+
+        Parameters
+        ----------
+        text : str
+        alive : numpy.ndarray
+            Which of the first M rows count, `[M]` bool; the others are neither scored nor part of any statistics.
+
+        Returns
+        -------
+        numpy.ndarray
+            `[M]` float32; 0 for rows that share no word with the question, or are not alive.
+        """
+        rows, found = len(alive), np.zeros(len(alive), np.float32)
+        lengths, count = self._lengths[:rows], np.count_nonzero(alive)
+        mean = lengths.sum(where=alive) / max(1, count)
+        for word, times in Counter(words([text])[0]).items():
+            stored, size = self._postings.get(word, (np.zeros((2, 0), np.int32), 0))
+            held, occurrences = stored[:, : np.searchsorted(stored[0, :size], rows)]
+            living = alive[held]
+            held, occurrences = held[living], occurrences[living].astype(np.float32)
+            rarity = times * np.log1p((count - len(held) + 0.5) / (len(held) + 0.5))
+            weight = K1 * (1 - B + B * lengths[held] / mean) if len(held) else 1
+            found[held] += (rarity * occurrences / (occurrences + weight)).astype(np.float32)
+        return found
+
+
+def grown(stored, size, needed, least=64):
+    """An array whose last axis has room for `needed`, doubled where it must, with its first `size` entries kept.
+
+    An array that must grow is a new one: who reads the old one goes on seeing what it saw.
+    """
+    if needed <= stored.shape[-1]:
+        return stored
+    larger = np.zeros((*stored.shape[:-1], max(least, 2 * needed)), stored.dtype)
+    larger[..., :size] = stored[..., :size]
+    return larger

@@ -1,0 +1,49 @@
+"""The memory as a retriever of other packages; each test needs its package, an extra of this one."""
+
+import asyncio
+
+import pytest
+from test_memory import made, text
+
+from earlib import integrations
+
+
+@pytest.fixture
+def memory():
+    held = made(40)
+    held.add(["one with a name"], ["its name"])
+    return held
+
+
+def test_langchain_gets_what_the_memory_returns(memory):
+    pytest.importorskip("langchain_core")
+    from langchain_core.runnables import RunnableLambda
+
+    retriever = integrations.as_langchain(memory, k=3)
+    found = retriever.invoke("red cello")
+    expected = memory.retrieve("red cello", 3)
+    assert [(one.page_content, one.metadata["id"]) for one in found] == [(one.text, one.id) for one in expected]
+    assert [one.metadata["score"] for one in found] == [one.score for one in expected]
+    assert asyncio.run(retriever.ainvoke("red cello")) == found
+    chain = retriever | RunnableLambda(lambda documents: documents[0].page_content)
+    assert chain.batch(["red cello", "one with a name"]) == [expected[0].text, "one with a name"]
+    assert retriever.invoke("one with a name")[0].metadata["id"] == "its name"
+    memory.feedback("red cello", [one.metadata["id"] for one in found], [False, False, True])
+    after = {one.id: one.score for one in memory.retrieve("red cello", 40)}
+    best, last = found[0].metadata, found[2].metadata
+    assert after[best["id"]] - after[last["id"]] < best["score"] - last["score"]  # it learned from what the chain saw
+    assert retriever.invoke("red cello")[0].metadata["score"] == max(after.values())
+
+
+def test_llamaindex_gets_what_the_memory_returns(memory):
+    pytest.importorskip("llama_index.core")
+    from llama_index.core.schema import QueryBundle
+
+    retriever = integrations.as_llamaindex(memory, k=3)
+    expected = memory.retrieve(text(3), 3)
+    for found in (retriever.retrieve(text(3)), retriever.retrieve(QueryBundle(text(3)))):
+        assert [(one.node.get_content(), one.node.metadata["id"]) for one in found] == [
+            (one.text, one.id) for one in expected
+        ]
+        assert [one.score for one in found] == pytest.approx([one.score for one in expected])
+    assert asyncio.run(retriever.aretrieve("one with a name"))[0].node.node_id == "its name"
