@@ -20,8 +20,8 @@ import torch
 
 from earlib import devices, draws, embedding, encoders
 from earlib.adapter import Adapter, gram
-from earlib.candidates import stream
-from earlib.config import Config
+from earlib.candidates import RANK_OFFSET, stream
+from earlib.config import ASSIMILATION, HYBRID, Config
 from earlib.critic import LLMCritic
 from earlib.datasets import near
 from earlib.explorer import explore, tallied
@@ -32,7 +32,6 @@ from earlib.replay import grown
 from earlib.words import Words
 
 POOL = 4  # memories of each ranking that are fused, for each candidate wanted
-FUSED = 60  # added to ranks before their reciprocals are summed, as is usual
 CHANGES = 500  # in the journal before the state is written anew: some seconds to do them again on loading
 SPARSE = 1024  # rows that are gone before the others are moved together, if they are more than half
 
@@ -46,12 +45,7 @@ class Preset(NamedTuple):
 
 PRESETS = {
     # The best known on LoCoMo, chosen on training questions.
-    "best": Preset(
-        Config(
-            depth=50, objective="softmax", softmax_temperature=0.05, learning_rate=1e-4, batch_size=1, learned_side=True
-        ),
-        words=True,
-    ),
+    "best": Preset(Config(**ASSIMILATION, **HYBRID, learning_rate=1e-4, batch_size=1), words=True),
     # The paper's EAR, but for its batch: a memory in use learns from each query as it comes.
     "paper": Preset(Config(batch_size=1), words=False),
 }
@@ -229,7 +223,7 @@ class EARMemory:
         scores = now.words.scores(query, now.alive)
         rankings = self._nearest(now, vector, pool), _highest(scores, pool)
         held, place = torch.cat(rankings).unique(return_inverse=True)
-        share = torch.cat([1 / (FUSED + torch.arange(1, len(one) + 1, dtype=torch.float64)) for one in rankings])
+        share = torch.cat([1 / (RANK_OFFSET + torch.arange(1, len(one) + 1, dtype=torch.float64)) for one in rankings])
         rows = held[best(torch.zeros(len(held), dtype=torch.float64).index_add(0, place, share), depth)]
         return rows, _side(scores, rows)
 
