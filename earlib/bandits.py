@@ -1,8 +1,9 @@
 """Other ways to spend critic calls on a ranking: a posterior that knows the critic, Thompson sampling, a plain control.
 
 All start from the scores of candidates, of whatever adapter, and return a slate after every number of calls. What they
-reach on a benchmark, from the static ranking and from a trained adapter's, is compared in `on_questions`; what is
-fitted there (`fit`, `patience`) is fitted to training questions.
+reach on a benchmark, from the static ranking and from a trained adapter's, is compared in `on_questions`. What is
+fitted there (`fit`, `patience`, `thrift`) is fitted to what the critic said of training questions; no gold label is
+read.
 """
 
 import math
@@ -19,14 +20,15 @@ from earlib.ranking import best
 
 UNEXPECTED = 1e-3  # chance of a citation in a slate that holds no gold of a hypothesis: none is ever ruled out for good
 TEMPERATURES = tuple(0.02 * 2 ** (step / 2) for step in range(9))  # of a prior, among which `fit` chooses: 0.02 to 0.32
-BOUNDS = (0.08, 0.06, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015, 0.01, 0.005, 0.0)  # among which `patience` chooses
+BOUNDS = (*(0.16 * 2 ** (-step / 8) for step in range(49)), 0.0)  # of a gain, for stopping early: 0.16 to 0.0025, none
 
 
 class Spent(NamedTuple):
     """Slates of N questions after 0, 1, ..., C critic calls."""
 
     slates: torch.Tensor  # [C + 1, N, s] candidate indices
-    gain: torch.Tensor | None = None  # [C + 1, N] what the posterior expects of one call more
+    worth: torch.Tensor | None = None  # [C + 1, N] chance that the slate holds all gold candidates, by the posterior
+    gain: torch.Tensor | None = None  # [C + 1, N] how much one call more is expected to raise it
 
 
 class Prior(NamedTuple):
@@ -81,7 +83,7 @@ def log_likelihood(slates, citations, sets, recall, precision):
     Parameters
     ----------
     slates, citations : torch.Tensor
-        Candidate indices and their citations in {-1, +1}, `[..., s]`.
+        Candidate indices and their citations in {-1, +1}, `[..., s]`; 0 where none could be read: it says nothing.
     sets : torch.Tensor
         `[H, K]`.
     recall, precision : float
@@ -92,8 +94,8 @@ def log_likelihood(slates, citations, sets, recall, precision):
     torch.Tensor
         `[..., H]` float64.
     """
-    chance = _cited(slates, sets, recall, precision)
-    return torch.where((citations > 0).unsqueeze(-2), chance, 1 - chance).log().sum(-1)
+    chance, said = _cited(slates, sets, recall, precision), citations.unsqueeze(-2)
+    return torch.where(said > 0, chance, 1 - chance).log().where(said != 0, 0).sum(-1)
 
 
 def _cited(slates, sets, recall, precision):
@@ -115,7 +117,7 @@ def fit(scores, asked, recall, precision, rounds=20):
     scores : torch.Tensor
         Of training questions, `[N, K]`.
     asked : list of (slates, citations)
-        What the critic said of them, `[N, s]` each.
+        What the critic said of them, `[N, s]` each, as in `log_likelihood`.
     recall, precision : float
     rounds : int
 
@@ -163,16 +165,17 @@ def by_posterior(config, prior, scores, ask, calls):
     """
     sets, s = hypotheses(scores.shape[-1]), config.slate_size
     quality = config.recall / 100, config.precision / 100
-    total, slates, gains = log_prior(prior, scores.double(), sets), [], []
+    total, slates, worths, gains = log_prior(prior, scores.double(), sets), [], [], []
     for call in range(calls + 1):
         likely = total.softmax(-1)
         slates.append(best((likely @ sets.double()).round(decimals=9), s))  # rounded, so that equal ones tie
         slate, expected = outlook(likely, sets, s, *quality)
-        gains.append(expected - worth(likely, sets, s))
+        worths.append(worth(likely, sets, s))
+        gains.append(expected - worths[-1])
         if call < calls:
-            citations, _ = ask(call, slate)
-            total = total + log_likelihood(slate, citations, sets, *quality)
-    return Spent(torch.stack(slates), torch.stack(gains))
+            citations, readable = ask(call, slate)
+            total = total + log_likelihood(slate, citations * readable, sets, *quality)
+    return Spent(torch.stack(slates), torch.stack(worths), torch.stack(gains))
 
 
 def worth(weights, sets, size):
@@ -210,11 +213,11 @@ def outlook(likely, sets, size, recall, precision):
     found = None
     for start in range(sets.shape[1] - size + 1):
         slate = order[:, start : start + size]
-        chance = _cited(slate, sets, recall, precision)  # [N, H, s]
-        answers = likely.unsqueeze(-1)
-        for member in chance.unbind(-1):
-            answers = torch.cat([answers * (1 - member).unsqueeze(-1), answers * member.unsqueeze(-1)], -1)
-        value = worth(answers.mT.float(), sets, size).sum(-1).double().round(decimals=6)
+        answers = likely.float().unsqueeze(1)  # [N, 2^s, H]
+        for member in _cited(slate, sets, recall, precision).float().unsqueeze(1).unbind(-1):
+            cited = answers * member
+            answers = torch.cat([answers - cited, cited], 1)
+        value = worth(answers, sets, size).sum(-1).double().round(decimals=6)
         if found is None:
             found, most = slate.clone(), value
         better = value > most
@@ -316,26 +319,45 @@ def stopped(gain, bound):
     return enough.to(torch.int8).argmax(0)
 
 
-def patience(recall, gain):
-    """The largest bound at which questions that stop early reach the mean recall of all their calls.
+def patience(practice, loss):
+    """The largest bound at which questions that stop early are expected to lose no more than that of all their calls.
+
+    What is lost is told by the posterior itself, the mean worth of the slates returned, and not by gold labels.
 
     Parameters
     ----------
-    recall : torch.Tensor
-        Of training questions, after each number of calls, `[C + 1, N]`; NaN for those without gold.
-    gain : torch.Tensor
-        Likewise.
+    practice : Spent
+        Training questions, all of whose calls were spent `by_posterior`.
+    loss : float
+        Of the probability that a slate holds all gold candidates.
 
     Returns
     -------
     float
-        One of `BOUNDS`; of the last, 0, no question stops.
+        One of `BOUNDS`; at the last, 0, no question stops.
     """
-    for bound in BOUNDS:
-        reached = recall.gather(0, stopped(gain, bound)[None])[0]
-        if reached.nanmean() >= recall[-1].nanmean():
-            return bound
-    return BOUNDS[-1]
+    kept = practice.worth[-1].mean() - loss
+    return next((bound for bound in BOUNDS if _at(practice.worth, practice.gain, bound).mean() >= kept), BOUNDS[-1])
+
+
+def thrift(practice, share):
+    """The smallest bound at which questions that stop early spend no more than a share of their calls; as `patience`.
+
+    Raises
+    ------
+    ValueError
+        If they spend more at the largest bound.
+    """
+    spent = [stopped(practice.gain, bound).double().mean().item() / (len(practice.gain) - 1) for bound in BOUNDS]
+    kept = [bound for bound, asked in zip(BOUNDS, spent, strict=True) if asked <= share]
+    if not kept:
+        raise ValueError(f"share = {share:g}: expected at least {spent[0]:.2f}, what is asked at the largest bound")
+    return kept[-1]
+
+
+def _at(values, gain, bound):
+    """Values of each question when it stops, `[N]`."""
+    return values.gather(0, stopped(gain, bound)[None])[0]
 
 
 # -- on a benchmark ----------------------------------------------------------------------------------------------------
@@ -345,34 +367,75 @@ BANDITS = (CONTROL, "ucb", "thompson", "posterior")
 
 
 class Spending(NamedTuple):
-    """What was reached on the evaluation questions of a setting."""
+    """What was reached on the evaluation questions of a setting, and what a bound for stopping can be chosen by."""
 
     values: dict  # bandit -> [C + 1, R, E] recall@5 after each number of calls
-    early: np.ndarray  # [R, E] of the posterior that stops early
-    calls: np.ndarray  # [R, E] and how many it asked
-    bounds: list  # the bound of each seed
+    gain: np.ndarray  # [C + 1, R, E] as in `Spent`, by the posterior
+    practice: list  # of each seed, the Spent of training questions
     queries: np.ndarray  # [R, E]
 
 
-def on_questions(setting, config, learned, calls, most):
+class Early(NamedTuple):
+    """What the posterior reaches that stops early."""
+
+    values: np.ndarray  # [R, E] recall@5
+    calls: np.ndarray  # [R, E] that were asked; NaN for questions without gold, as in `values`
+
+
+def early(spending, bounds, most):
+    """Stop the questions of each seed at its bound, after `most` calls at the latest.
+
+    Parameters
+    ----------
+    spending : Spending
+    bounds : sequence of float
+        One a seed.
+    most : int
+
+    Returns
+    -------
+    Early
+    """
+    recall, gain = spending.values["posterior"][: most + 1], torch.from_numpy(spending.gain[: most + 1])
+    calls = np.stack([stopped(gain[:, seed], bound).numpy() for seed, bound in enumerate(bounds)])
+    return _asked(recall, calls)
+
+
+def told(spending, most):
+    """As `early`, by one who is told when all gold is in the slate, and asks `most` times where it never is.
+
+    One who has to guess spends more, or loses recall, unless it can tell on which questions asking is in vain.
+    """
+    recall = spending.values["posterior"][: most + 1]
+    return _asked(recall, np.where((recall == 1).any(0), (recall == 1).argmax(0), most))
+
+
+def _asked(recall, calls):
+    values = np.take_along_axis(recall, calls[None], 0)[0]
+    return Early(values, np.where(np.isnan(values), np.nan, calls))
+
+
+def on_questions(setting, config, learned, calls, most, critic=None):
     """Spend calls on the ranking of the static retriever or of a trained adapter, in each of the ways of `BANDITS`.
 
     The prior of each seed is fitted to citations of the last fifth of its training questions, each of whose candidates
-    the critic was asked about once, ranked by an adapter that was trained on the others; the bound at which it stops is
-    chosen there too, such that the recall of `most` calls is kept.
+    the critic was asked about once, ranked by an adapter that was trained on the others. On the same questions `most`
+    calls are spent for practice.
 
     Parameters
     ----------
     setting : experiment.Setting
         With a random split, so that all seeds evaluate as many questions.
     config : Config
-        How the adapter learns; its Explorer, s and critic.
+        How the adapter learns; its Explorer, s, and the precision and recall that the critic states.
     learned : bool
         Whether the ranking is a trained adapter's.
     calls : int
         C.
     most : int
         Calls that stopping early is held against.
+    critic : Config, optional
+        How the critic that is asked really errs; default: as it states.
 
     Returns
     -------
@@ -381,42 +444,41 @@ def on_questions(setting, config, learned, calls, most):
     found = experiment.candidates_of(setting, config.depth)
     kept_apart = setting.model_copy(update={"validate_on_training": True})
     weights = [experiment.trained_weights(one, config) if learned else None for one in (setting, kept_apart)]
-    values, early, asked, bounds, queries = {name: [] for name in BANDITS}, [], [], [], []
+    values, gains, practices, queries = {name: [] for name in BANDITS}, [], [], []
     for seed in range(setting.seeds):
         of_seed = [None if W is None else W[:, [seed]] for W in weights]
         evaluation, part = (experiment.split(found.scopes, one, seed)[1] for one in (setting, kept_apart))
-        prior, bound = _fitted(config, found, of_seed[1], seed, part, most)
-        spent = _spend(config, found, of_seed[0], seed, evaluation, "test", calls, prior)
+        asking = critic or config, found, seed
+        prior, practice = _fitted(config, asking, of_seed[1], part, most)
+        spent = _spend(config, asking, of_seed[0], evaluation, calls, prior)
         for name in BANDITS:
             values[name].append(_recall(found, evaluation, spent[name].slates))
-        count = stopped(spent["posterior"].gain[: calls + 1], bound)
-        early.append(values["posterior"][-1].gather(0, count[None])[0])
-        asked.append(count.double())
-        bounds.append(bound)
+        gains.append(spent["posterior"].gain)
+        practices.append(practice)
         queries.append(evaluation)
     stacked = {name: torch.stack(parts, 1).numpy() for name, parts in values.items()}
-    return Spending(stacked, torch.stack(early).numpy(), torch.stack(asked).numpy(), bounds, np.stack(queries))
+    return Spending(stacked, torch.stack(gains, 1).numpy(), practices, np.stack(queries))
 
 
-def _fitted(config, found, weights, seed, part, most):
-    """The prior of a seed and the bound at which it stops, from training questions that its adapter was not taught."""
-    scores, _ = scored(found, weights, part)
-    ask = _critic(config, found, seed, part, "train", -(-config.depth // config.slate_size))
+def _fitted(config, asking, weights, part, most):
+    """The prior of a seed and what it practised, from training questions that its adapter was not taught."""
+    scores, _ = scored(asking[1], weights, part)
+    ask = _critic(*asking, part, "train", -(-config.depth // config.slate_size))
     shown = best(scores, config.depth).split(config.slate_size, dim=-1)
-    asked = [(slate, ask(call, slate)[0]) for call, slate in enumerate(shown)]
+    asked = [(slate, torch.mul(*ask(call, slate))) for call, slate in enumerate(shown)]
     prior = fit(scores, asked, config.recall / 100, config.precision / 100)
-    tried = by_posterior(config, prior, scores, _critic(config, found, seed, part, "test", most), most)
-    return prior, patience(_recall(found, part, tried.slates), tried.gain)
+    return prior, by_posterior(config, prior, scores, _critic(*asking, part, "test", most), most)
 
 
-def _spend(config, found, weights, seed, queries, purpose, calls, prior):
+def _spend(config, asking, weights, queries, calls, prior):
     """Every way to spend calls on the same questions, each with the same random numbers of the critic."""
+    _, found, seed = asking
     scores, similarity = scored(found, weights, queries)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # none of `draws` has a key of length 1
     uniforms = torch.from_numpy(rng.random((len(queries), calls, config.depth)))
 
     def ask():
-        return _critic(config, found, seed, queries, purpose, calls)
+        return _critic(*asking, queries, "test", calls)
 
     return {
         CONTROL: in_turn(config, scores, ask(), calls),
@@ -446,7 +508,7 @@ def scored(found, weights, queries):
 
 
 def _critic(config, found, seed, queries, purpose, calls):
-    """The simulated critic of a seed, asked about some questions a number of times."""
+    """The simulated critic of a seed, asked about some questions a number of times; it errs as its `config` says."""
     critic = SimulatedCritic(config, found.gold)
     numbers = torch.from_numpy(queries)[None]
     rounds = config.model_copy(update={"rounds": max(1, calls)})

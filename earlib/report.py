@@ -316,7 +316,7 @@ def _headlines(records):
 
 def _gains(records):
     """Headline rows of what the paper has not, each with its paired difference to what it is compared with."""
-    return _shown(records, "| | data, encoder, split | measured | over the static retriever |", _gain)
+    return _shown(records, "| | data, encoder, split | measured | difference |", _gain)
 
 
 def _gain(row):
@@ -327,6 +327,7 @@ def _gain(row):
     gap = "–"
     if row.get("difference") is not None:
         gap = f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
+        gap += f" over {_keys_named(row['compared_with'])}" if row.get("compared_with") else ""
     return f"| {what} | {where} | {_starred(row)} | {gap} |"
 
 

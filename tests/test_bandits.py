@@ -192,24 +192,104 @@ def test_questions_stop_when_little_is_expected_of_a_call():
     assert bandits.stopped(gain, 0.0).tolist() == [2, 2, 2]
 
 
-def test_patience_is_the_least_that_keeps_the_recall():
-    recall = torch.tensor([[0.0, 1.0, torch.nan], [1.0, 1.0, torch.nan], [1.0, 1.0, torch.nan]])
-    gain = torch.tensor([[0.5, 0.01, 0.0], [0.001, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    assert bandits.patience(recall, gain) == max(bandits.BOUNDS)
-    late = torch.tensor([[0.001, 0.01, 0.0], [0.001, 0.0, 0.0], [0.0, 0.0, 0.0]])  # it stops the first one too early
-    assert bandits.patience(recall, late) == 0.0
+@settings(max_examples=50)
+@given(seed=st.integers(0, 999), loss=st.floats(0, 0.2), share=st.floats(0.3, 1))
+def test_bounds_keep_to_what_they_promise_and_are_the_best_that_do(seed, loss, share):
+    rng = np.random.default_rng(seed)
+    gain = torch.from_numpy(rng.random((5, 40)) ** 3 * 0.16)
+    worth = torch.from_numpy(rng.random((5, 40))).cumsum(0) / 5
+    practice = bandits.Spent(None, worth, gain)
+
+    def plain(bound):
+        counts = [next((c for c in range(4) if gain[c, n] < bound), 4) for n in range(40)]
+        return np.mean(counts) / 4, np.mean([worth[c, n].item() for n, c in enumerate(counts)])
+
+    reached = {bound: plain(bound) for bound in bandits.BOUNDS}
+    patient = bandits.patience(practice, loss)
+    lasting = [bound for bound in bandits.BOUNDS if reached[bound][1] >= worth[-1].mean().item() - loss - 1e-12]
+    assert patient == max(lasting)
+    cheap = [bound for bound in bandits.BOUNDS if reached[bound][0] <= share]
+    if cheap:
+        assert bandits.thrift(practice, share) == min(cheap)
+    else:
+        with pytest.raises(ValueError, match="share"):
+            bandits.thrift(practice, share)
 
 
-def test_on_questions_nothing_is_fitted_to_evaluation_questions(toy, monkeypatch):
+def test_what_cannot_be_read_says_nothing(toy):
+    """A critic that is never readable leaves the prior; a slate read in part says what its readable part says."""
+    _, config, _, queries, scores, _ = toy
+    prior, sets = Prior(0.06, (0.3, 0.6, 0.1)), bandits.hypotheses(config.depth)
+    ask = asker(toy, 2)
+    spent = bandits.by_posterior(config, prior, scores, lambda *asked: (ask(*asked)[0], torch.tensor(False)), 2)
+    assert torch.equal(spent.slates[0], spent.slates[2]) and torch.equal(spent.worth[0], spent.worth[2])
+    slates, citations = torch.arange(5)[None], torch.tensor([[1, 0, -1, 0, 1]])
+    n = sets[:, :5].sum(1, keepdim=True)
+    rate = (n * RECALL * (1 - PRECISION) / PRECISION / (5 - n)).clamp(bandits.UNEXPECTED, 1 - bandits.UNEXPECTED)
+    chance = torch.where(sets[:, :5], RECALL, rate)
+    expected = (chance[:, 0] * (1 - chance[:, 2]) * chance[:, 4]).log()
+    found = bandits.log_likelihood(slates, citations, sets, RECALL, PRECISION)[0]
+    torch.testing.assert_close(found, expected.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def spending(toy):
+    setting, config, *_ = toy
+    return bandits.on_questions(setting, config, False, 6, 4)
+
+
+def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(spending):
+    for bound in (0.0, 0.02, 0.1, 1.0):
+        reached = bandits.early(spending, [bound] * 2, 4)
+        counted = ~np.isnan(reached.values)
+        assert np.array_equal(counted, ~np.isnan(reached.calls)) and np.nanmax(reached.calls) <= 4
+        for seed, question in np.argwhere(counted):
+            calls = next((c for c in range(4) if spending.gain[c, seed, question] < bound), 4)
+            assert reached.calls[seed, question] == calls
+            assert reached.values[seed, question] == spending.values["posterior"][calls, seed, question]
+    assert np.nanmax(bandits.early(spending, [1.0] * 2, 4).calls) == 0
+
+
+def test_one_who_is_told_asks_least(spending):
+    reached, recall = bandits.told(spending, 4), spending.values["posterior"][:5]
+    for seed, question in np.argwhere(~np.isnan(reached.values)):
+        solved = [c for c in range(5) if recall[c, seed, question] == 1]
+        assert reached.calls[seed, question] == (solved[0] if solved else 4)
+        assert reached.values[seed, question] == bool(solved)
+    assert np.nanmean(reached.values) >= np.nanmean(recall[4])
+
+
+def test_on_questions_nothing_is_fitted_to_evaluation_questions(toy, spending, monkeypatch):
     setting, config, found, *_ = toy
     fitted, plain = [], bandits._fitted
     monkeypatch.setattr(bandits, "_fitted", lambda *given: fitted.append(given) or plain(*given))
-    spent = bandits.on_questions(setting, config, False, 4, 3)
+    again = bandits.on_questions(setting, config, False, 6, 4)
     for seed, told in enumerate(fitted):
-        assert not set(told[4]) & set(experiment.split(found.scopes, setting, seed)[1])
-    assert spent.values["posterior"].shape == (5, 2, len(spent.queries[0]))
-    assert 0 < spent.calls.mean() < 4
-    assert np.nanmean(spent.early) > np.nanmean(spent.values["posterior"][0])
+        train, evaluation = experiment.split(found.scopes, setting, seed)
+        assert set(told[3]) <= set(train) and not set(told[3]) & set(evaluation)
+    assert all(np.array_equal(again.values[name], spending.values[name], equal_nan=True) for name in bandits.BANDITS)
+    assert spending.values["posterior"].shape == (7, 2, len(spending.queries[0])) == spending.gain.shape
+    assert [practice.worth.shape for practice in spending.practice] == [(5, len(told[3])) for told in fitted]
     static = experiment.run_control(setting, "retriever")
-    assert np.array_equal(spent.values["posterior"][0], static.values[0], equal_nan=True)
-    assert np.array_equal(spent.values[bandits.CONTROL][0], static.values[0], equal_nan=True)
+    for name in ("posterior", bandits.CONTROL):
+        assert np.array_equal(spending.values[name][0], static.values[0], equal_nan=True)
+
+
+def test_a_prior_is_that_of_the_critic_s_answers_to_the_whole_ranking(toy):
+    setting, config, found, *_ = toy
+    part = experiment.split(found.scopes, setting, 0)[0]
+    calls = -(-config.depth // config.slate_size)
+    prior, practice = bandits._fitted(config, (config, found, 0), None, part, calls)
+    ask = bandits._critic(config, found, 0, part, "train", calls)
+    scores, _ = bandits.scored(found, None, part)
+    order = torch.arange(config.depth).expand(len(part), -1).split(config.slate_size, dim=1)
+    assert prior == bandits.fit(scores, [(one, ask(c, one)[0]) for c, one in enumerate(order)], RECALL, PRECISION)
+    assert practice.gain.shape == practice.worth.shape == (calls + 1, len(part))
+
+
+def test_a_critic_that_errs_otherwise_changes_what_is_asked_of_it_alone(toy, spending):
+    setting, config, *_ = toy
+    worse = bandits.on_questions(setting, config, False, 6, 4, config.model_copy(update={"recall": 20.0}))
+    before, after = spending.values, worse.values
+    assert all(np.array_equal(before[name][0], after[name][0], equal_nan=True) for name in bandits.BANDITS)
+    assert np.nanmean(after["posterior"][4]) < np.nanmean(before["posterior"][4])
