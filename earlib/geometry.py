@@ -121,7 +121,8 @@ def measure(diagnostic, encoder, weights=None):
     query = torch.from_numpy(encode(diagnostic.queries, encoder, "query")).double()
     memory = torch.from_numpy(encode(diagnostic.memories, encoder, "memory")).double()
     replicas = 1 if weights is None else weights.shape[1]
-    adapter = Adapter(replicas, query.shape[-1], start=weights, dtype=torch.float64)
+    untrained = torch.zeros(2, 1, query.shape[-1], query.shape[-1])
+    adapter = Adapter(untrained if weights is None else weights, dtype=torch.float64)
     with torch.no_grad():
         similarity, _, _ = adapter.score(query.expand(replicas, -1, -1), memory.expand(replicas, -1, -1))
     distance = 1 - similarity.numpy()

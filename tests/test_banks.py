@@ -258,7 +258,7 @@ def test_an_adapter_folded_in_is_the_adapter_of_every_memory(path, monkeypatch):
     rows, query = unit(300), unit(6, seed=1)
     bank = write(path, rows)
     folded = banks.fold(bank, W[1], path.with_name("folded.npy"))
-    scores, _, _ = Adapter(1, 48, start=W[:, None]).score(query[None], bank.rows.float()[None])
+    scores, _, _ = Adapter(W[:, None]).score(query[None], bank.rows.float()[None])
     similarity, index = folded.search(banks.adapt(query, W[0]), 20)
     assert similarity.numpy() == pytest.approx(scores[0].detach().gather(1, index).numpy(), abs=1e-3)  # kept as fp16
     assert banks.recall(index, scores[0].topk(20).indices) > 0.97
@@ -273,7 +273,7 @@ def test_candidates_are_reranked_as_the_adapter_scores_them():
     rows, query = unit(90).view(3, 30, 48), unit(3, seed=1)
     order = banks.rerank(query, rows, W, 5)
     for one, memory, places in zip(query, rows, order, strict=True):
-        scores, _, _ = Adapter(1, 48, start=W[:, None]).score(one[None, None], memory[None])
+        scores, _, _ = Adapter(W[:, None]).score(one[None, None], memory[None])
         assert places.tolist() == scores[0, 0].topk(5).indices.tolist()
 
 
@@ -299,7 +299,7 @@ def test_both_uses_of_an_adapter_on_questions():
     for number, value, shared in zip(queries[1], values[banks.FOLDED][0, 1], overlap[1], strict=True):
         held = [row for row, memory in enumerate(searched.memories)
                 if (memory.scope, memory.store) == (found.scopes[number], "dialogue")]  # fmt: skip
-        scores, _, _ = Adapter(1, found.bank.shape[1], start=W[:, None]).score(
+        scores, _, _ = Adapter(W[:, None]).score(
             found.query[number][None, None], found.bank[held][None]
         )
         slate = {found.memory_ids[held[place]] for place in scores[0, 0].topk(5).indices.tolist()}

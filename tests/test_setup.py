@@ -120,7 +120,7 @@ def test_every_notebook_is_a_target_of_make():
 
 @pytest.mark.parametrize("option, jobs", [([], 1), (["-j2"], 2), (["-j"], 1)])
 def test_make_hands_its_jobs_on(option, jobs):
-    assert f"run all --profile laptop --jobs {jobs}" in make("--dry-run", *option, "reproduce").stdout
+    assert f"run reproduction --profile laptop --jobs {jobs}" in make("--dry-run", *option, "reproduce").stdout
 
 
 def test_make_builds_the_model_server_in_an_environment_of_its_own():
