@@ -447,8 +447,8 @@ def on_questions(setting, config, learned, calls, most, critic=None):
     values, gains, practices, queries = {name: [] for name in BANDITS}, [], [], []
     for seed in range(setting.seeds):
         of_seed = [None if W is None else W[:, [seed]] for W in weights]
-        evaluation, part = (experiment.split(found.scopes, one, seed)[1] for one in (setting, kept_apart))
-        asking = critic or config, found, seed
+        (train, evaluation), (_, part) = (experiment.split(found.scopes, one, seed) for one in (setting, kept_apart))
+        asking = critic or config, found, seed, train
         prior, practice = _fitted(config, asking, of_seed[1], part, most)
         spent = _spend(config, asking, of_seed[0], evaluation, calls, prior)
         for name in BANDITS:
@@ -472,7 +472,7 @@ def _fitted(config, asking, weights, part, most):
 
 def _spend(config, asking, weights, queries, calls, prior):
     """Every way to spend calls on the same questions, each with the same random numbers of the critic."""
-    _, found, seed = asking
+    _, found, seed, _ = asking
     scores, similarity = scored(found, weights, queries)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # none of `draws` has a key of length 1
     uniforms = torch.from_numpy(rng.random((len(queries), calls, config.depth)))
@@ -507,9 +507,13 @@ def scored(found, weights, queries):
         return scores.gather(-1, place)[0], adapter.gram(adapted, length, place)[0]
 
 
-def _critic(config, found, seed, queries, purpose, calls):
-    """The simulated critic of a seed, asked about some questions a number of times; it errs as its `config` says."""
-    critic = SimulatedCritic(config, found.gold)
+def _critic(config, found, seed, train, queries, purpose, calls):
+    """The simulated critic of a seed, asked about some questions a number of times; it errs as its `config` says.
+
+    Where it has one rate of false positives for all slates, that is fixed by the training questions.
+    """
+    calibration = torch.from_numpy(train)[None] if config.errors == "global" else None
+    critic = SimulatedCritic(config, found.gold, calibration)
     numbers = torch.from_numpy(queries)[None]
     rounds = config.model_copy(update={"rounds": max(1, calls)})
     uniforms = draws.draw(rounds, (seed,), numbers, config.depth, len(found.query), purpose)

@@ -114,7 +114,7 @@ def toy():
 
 def asker(toy, calls, seed=0):
     _, config, found, queries, *_ = toy
-    return bandits._critic(config, found, seed, queries, "test", calls)
+    return bandits._critic(config, found, seed, None, queries, "test", calls)
 
 
 def test_a_static_ranking_has_the_scores_of_the_retriever(toy):
@@ -279,12 +279,28 @@ def test_a_prior_is_that_of_the_critic_s_answers_to_the_whole_ranking(toy):
     setting, config, found, *_ = toy
     part = experiment.split(found.scopes, setting, 0)[0]
     calls = -(-config.depth // config.slate_size)
-    prior, practice = bandits._fitted(config, (config, found, 0), None, part, calls)
-    ask = bandits._critic(config, found, 0, part, "train", calls)
+    prior, practice = bandits._fitted(config, (config, found, 0, None), None, part, calls)
+    ask = bandits._critic(config, found, 0, None, part, "train", calls)
     scores, _ = bandits.scored(found, None, part)
     order = torch.arange(config.depth).expand(len(part), -1).split(config.slate_size, dim=1)
     assert prior == bandits.fit(scores, [(one, ask(c, one)[0]) for c, one in enumerate(order)], RECALL, PRECISION)
     assert practice.gain.shape == practice.worth.shape == (calls + 1, len(part))
+
+
+def test_asking_about_others_never_costs_what_is_held_where_citations_need_gold(spending):
+    """The critic cites nothing in a slate without gold: a question with one gold memory, once answered, stays so."""
+    recall = spending.values["posterior"]
+    lost = ((recall[:-1] == 1) & (recall[1:] == 0)).sum()
+    assert lost <= 0.02 * (recall == 1).sum()
+    control = spending.values[bandits.CONTROL]
+    assert lost < ((control[:-1] == 1) & (control[1:] == 0)).sum()
+
+
+@pytest.mark.parametrize("errors", ["global", "persistent"])
+def test_a_critic_may_err_in_every_way(toy, errors):
+    setting, config, *_ = toy
+    spent = bandits.on_questions(setting, config, False, 2, 2, config.model_copy(update={"errors": errors}))
+    assert np.nanmean(spent.values["posterior"][2]) > np.nanmean(spent.values["posterior"][0])
 
 
 def test_a_critic_that_errs_otherwise_changes_what_is_asked_of_it_alone(toy, spending):
