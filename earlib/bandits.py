@@ -278,11 +278,12 @@ def _beta(uniforms, up, down):
     return torch.from_numpy(betaincinv(up.double().numpy(), down.double().numpy(), uniforms.double().numpy()))
 
 
-def in_turn(config, scores, ask, calls):
+def in_turn(config, scores, ask, calls, first=0):
     """Control: show the ranking s at a time, from the top again after its end; then order by what was cited.
 
     A candidate's standing is the sum of its citations, 0 if it was never shown; equal ones keep the ranking's order.
-    Until all were shown once this is `evaluate.equal_calls`. As `by_posterior`, without a posterior.
+    From the top on this is `evaluate.equal_calls` until all were shown once. With `first` = s it asks about what it
+    would not return yet, before it asks about what it would. As `by_posterior`, without a posterior.
     """
     s, K = config.slate_size, scores.shape[-1]
     order, standing = best(scores, K), torch.zeros_like(scores)
@@ -290,7 +291,7 @@ def in_turn(config, scores, ask, calls):
     for call in range(calls + 1):
         slates.append(order.gather(-1, best(standing.gather(-1, order), s)))
         if call < calls:
-            slate = order[..., torch.arange(call * s, (call + 1) * s) % K]
+            slate = order[..., (first + torch.arange(call * s, (call + 1) * s)) % K]
             citations, readable = ask(call, slate)
             standing = standing.scatter_add(-1, slate, (citations * readable).to(scores.dtype))
     return Spent(torch.stack(slates))
@@ -362,8 +363,8 @@ def _at(values, gain, bound):
 
 # -- on a benchmark ----------------------------------------------------------------------------------------------------
 
-CONTROL = "equal_calls"
-BANDITS = (CONTROL, "ucb", "thompson", "posterior")
+CONTROL, BELOW = "equal_calls", "equal_calls_below"
+BANDITS = (CONTROL, BELOW, "ucb", "thompson", "posterior")
 
 
 class Spending(NamedTuple):
@@ -482,6 +483,7 @@ def _spend(config, asking, weights, queries, calls, prior):
 
     return {
         CONTROL: in_turn(config, scores, ask(), calls),
+        BELOW: in_turn(config, scores, ask(), calls, first=config.slate_size),
         "ucb": by_confidence(config, scores, similarity, ask(), calls),
         "thompson": by_thompson(config, scores, similarity, ask(), calls, uniforms),
         "posterior": by_posterior(config, prior, scores, ask(), calls),

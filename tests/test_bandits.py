@@ -138,6 +138,18 @@ def test_in_turn_is_the_equal_call_control_until_all_were_shown(toy):
     assert not torch.equal(spent.slates[4], spent.slates[6])  # the top was asked about once more
 
 
+def test_from_the_sixth_on_the_first_are_asked_about_last(toy):
+    _, config, _, queries, scores, _ = toy
+    asked, ask = [], asker(toy, 5)
+    spent = bandits.in_turn(config, scores, lambda c, slate: asked.append(slate) or ask(c, slate), 5, first=5)
+    shown = torch.stack(asked, 1).flatten(1)
+    assert torch.equal(shown, torch.arange(5, 30).remainder(20).expand(len(queries), -1))
+    cited = ask(0, asked[0])[0] > 0
+    for number, slate in enumerate(spent.slates[1].tolist()):  # what was cited, then the first of the ranking
+        useful = [i for i, one in zip(range(5, 10), cited[number].tolist(), strict=True) if one]
+        assert slate == [*useful, *range(5)][:5]
+
+
 def test_the_explorer_is_the_paper_s(toy):
     _, config, _, _, scores, similarity = toy
     spent = bandits.by_confidence(config, scores, similarity, asker(toy, 5), 5)

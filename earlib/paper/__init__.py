@@ -19,6 +19,7 @@ LABELS = {
     "bm25": "BM25",
     "bm25_reranked": "BM25 over the candidates",
     "equal_calls": "Equal-call control",
+    "equal_calls_below": "Equal-call control from the sixth on",
     "points": "points",
     "gold_first": "Gold first (ceiling of the candidates)",
     "plackett-luce": "Plackett-Luce",
