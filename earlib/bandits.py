@@ -278,11 +278,12 @@ def _beta(uniforms, up, down):
     return torch.from_numpy(betaincinv(up.double().numpy(), down.double().numpy(), uniforms.double().numpy()))
 
 
-def in_turn(config, scores, ask, calls):
+def in_turn(config, scores, ask, calls, first=0):
     """Control: show the ranking s at a time, from the top again after its end; then order by what was cited.
 
     A candidate's standing is the sum of its citations, 0 if it was never shown; equal ones keep the ranking's order.
-    Until all were shown once this is `evaluate.equal_calls`. As `by_posterior`, without a posterior.
+    From the top on this is `evaluate.equal_calls` until all were shown once. With `first` = s it asks about what it
+    would not return yet, before it asks about what it would. As `by_posterior`, without a posterior.
     """
     s, K = config.slate_size, scores.shape[-1]
     order, standing = best(scores, K), torch.zeros_like(scores)
@@ -290,7 +291,7 @@ def in_turn(config, scores, ask, calls):
     for call in range(calls + 1):
         slates.append(order.gather(-1, best(standing.gather(-1, order), s)))
         if call < calls:
-            slate = order[..., torch.arange(call * s, (call + 1) * s) % K]
+            slate = order[..., (first + torch.arange(call * s, (call + 1) * s)) % K]
             citations, readable = ask(call, slate)
             standing = standing.scatter_add(-1, slate, (citations * readable).to(scores.dtype))
     return Spent(torch.stack(slates))
@@ -362,8 +363,8 @@ def _at(values, gain, bound):
 
 # -- on a benchmark ----------------------------------------------------------------------------------------------------
 
-CONTROL = "equal_calls"
-BANDITS = (CONTROL, "ucb", "thompson", "posterior")
+CONTROL, BELOW = "equal_calls", "equal_calls_below"
+BANDITS = (CONTROL, BELOW, "ucb", "thompson", "posterior")
 
 
 class Spending(NamedTuple):
@@ -447,8 +448,8 @@ def on_questions(setting, config, learned, calls, most, critic=None):
     values, gains, practices, queries = {name: [] for name in BANDITS}, [], [], []
     for seed in range(setting.seeds):
         of_seed = [None if W is None else W[:, [seed]] for W in weights]
-        evaluation, part = (experiment.split(found.scopes, one, seed)[1] for one in (setting, kept_apart))
-        asking = critic or config, found, seed
+        (train, evaluation), (_, part) = (experiment.split(found.scopes, one, seed) for one in (setting, kept_apart))
+        asking = critic or config, found, seed, train
         prior, practice = _fitted(config, asking, of_seed[1], part, most)
         spent = _spend(config, asking, of_seed[0], evaluation, calls, prior)
         for name in BANDITS:
@@ -472,7 +473,7 @@ def _fitted(config, asking, weights, part, most):
 
 def _spend(config, asking, weights, queries, calls, prior):
     """Every way to spend calls on the same questions, each with the same random numbers of the critic."""
-    _, found, seed = asking
+    _, found, seed, _ = asking
     scores, similarity = scored(found, weights, queries)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # none of `draws` has a key of length 1
     uniforms = torch.from_numpy(rng.random((len(queries), calls, config.depth)))
@@ -482,6 +483,7 @@ def _spend(config, asking, weights, queries, calls, prior):
 
     return {
         CONTROL: in_turn(config, scores, ask(), calls),
+        BELOW: in_turn(config, scores, ask(), calls, first=config.slate_size),
         "ucb": by_confidence(config, scores, similarity, ask(), calls),
         "thompson": by_thompson(config, scores, similarity, ask(), calls, uniforms),
         "posterior": by_posterior(config, prior, scores, ask(), calls),
@@ -507,9 +509,13 @@ def scored(found, weights, queries):
         return scores.gather(-1, place)[0], adapter.gram(adapted, length, place)[0]
 
 
-def _critic(config, found, seed, queries, purpose, calls):
-    """The simulated critic of a seed, asked about some questions a number of times; it errs as its `config` says."""
-    critic = SimulatedCritic(config, found.gold)
+def _critic(config, found, seed, train, queries, purpose, calls):
+    """The simulated critic of a seed, asked about some questions a number of times; it errs as its `config` says.
+
+    Where it has one rate of false positives for all slates, that is fixed by the training questions.
+    """
+    calibration = torch.from_numpy(train)[None] if config.errors == "global" else None
+    critic = SimulatedCritic(config, found.gold, calibration)
     numbers = torch.from_numpy(queries)[None]
     rounds = config.model_copy(update={"rounds": max(1, calls)})
     uniforms = draws.draw(rounds, (seed,), numbers, config.depth, len(found.query), purpose)

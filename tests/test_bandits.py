@@ -114,7 +114,7 @@ def toy():
 
 def asker(toy, calls, seed=0):
     _, config, found, queries, *_ = toy
-    return bandits._critic(config, found, seed, queries, "test", calls)
+    return bandits._critic(config, found, seed, None, queries, "test", calls)
 
 
 def test_a_static_ranking_has_the_scores_of_the_retriever(toy):
@@ -136,6 +136,18 @@ def test_in_turn_is_the_equal_call_control_until_all_were_shown(toy):
         assert torch.equal(spent.slates[calls], expected[0])
     assert torch.equal(spent.slates[0], torch.arange(5).expand(len(queries), -1))
     assert not torch.equal(spent.slates[4], spent.slates[6])  # the top was asked about once more
+
+
+def test_from_the_sixth_on_the_first_are_asked_about_last(toy):
+    _, config, _, queries, scores, _ = toy
+    asked, ask = [], asker(toy, 5)
+    spent = bandits.in_turn(config, scores, lambda c, slate: asked.append(slate) or ask(c, slate), 5, first=5)
+    shown = torch.stack(asked, 1).flatten(1)
+    assert torch.equal(shown, torch.arange(5, 30).remainder(20).expand(len(queries), -1))
+    cited = ask(0, asked[0])[0] > 0
+    for number, slate in enumerate(spent.slates[1].tolist()):  # what was cited, then the first of the ranking
+        useful = [i for i, one in zip(range(5, 10), cited[number].tolist(), strict=True) if one]
+        assert slate == [*useful, *range(5)][:5]
 
 
 def test_the_explorer_is_the_paper_s(toy):
@@ -279,12 +291,28 @@ def test_a_prior_is_that_of_the_critic_s_answers_to_the_whole_ranking(toy):
     setting, config, found, *_ = toy
     part = experiment.split(found.scopes, setting, 0)[0]
     calls = -(-config.depth // config.slate_size)
-    prior, practice = bandits._fitted(config, (config, found, 0), None, part, calls)
-    ask = bandits._critic(config, found, 0, part, "train", calls)
+    prior, practice = bandits._fitted(config, (config, found, 0, None), None, part, calls)
+    ask = bandits._critic(config, found, 0, None, part, "train", calls)
     scores, _ = bandits.scored(found, None, part)
     order = torch.arange(config.depth).expand(len(part), -1).split(config.slate_size, dim=1)
     assert prior == bandits.fit(scores, [(one, ask(c, one)[0]) for c, one in enumerate(order)], RECALL, PRECISION)
     assert practice.gain.shape == practice.worth.shape == (calls + 1, len(part))
+
+
+def test_asking_about_others_never_costs_what_is_held_where_citations_need_gold(spending):
+    """The critic cites nothing in a slate without gold: a question with one gold memory, once answered, stays so."""
+    recall = spending.values["posterior"]
+    lost = ((recall[:-1] == 1) & (recall[1:] == 0)).sum()
+    assert lost <= 0.02 * (recall == 1).sum()
+    control = spending.values[bandits.CONTROL]
+    assert lost < ((control[:-1] == 1) & (control[1:] == 0)).sum()
+
+
+@pytest.mark.parametrize("errors", ["global", "persistent"])
+def test_a_critic_may_err_in_every_way(toy, errors):
+    setting, config, *_ = toy
+    spent = bandits.on_questions(setting, config, False, 2, 2, config.model_copy(update={"errors": errors}))
+    assert np.nanmean(spent.values["posterior"][2]) > np.nanmean(spent.values["posterior"][0])
 
 
 def test_a_critic_that_errs_otherwise_changes_what_is_asked_of_it_alone(toy, spending):

@@ -26,6 +26,7 @@ LABELS = {
     "memory_feedback": "Learning from citations",
     "memory_reflection": "Learning from reflection",
     "asked": "Questions asked",
+    "equal_calls_below": "Equal-call control from the sixth on",
     "points": "points",
     "gold_first": "Gold first (ceiling of the candidates)",
     "plackett-luce": "Plackett-Luce",
