@@ -15,6 +15,7 @@ from earlib import draws, rerankers
 from earlib.datasets import ADVERSARIAL, near
 from earlib.encoders import encode
 from earlib.ranking import best
+from earlib.words import words as words_of
 
 PRODUCTS = 2**20  # float32 products of queries and rows of a bank at a time
 ROWS = 2**16  # rows of a bank that are made, read or searched at a time: 50 MB of 384 dimensions in fp16
@@ -336,11 +337,7 @@ def by_words(benchmark, found, depth=20, store="dialogue"):
     -------
     Candidates
     """
-    index = torch.empty(len(benchmark.asked), depth, dtype=torch.int64)
-    for number, (rows, scores) in enumerate(_scored_by_words(benchmark, store)):
-        index[number] = rows[best(scores, depth)]
-    gold, counts = _gold(benchmark.memories, benchmark.asked, index, STORES[store])
-    return replace(found, index=index, gold=gold, gold_count=sum(counts.values()), gold_in_store=counts, side=None)
+    return _ranked_anew(benchmark, found, _scored_by_words(benchmark, store), depth, store)
 
 
 def fused(benchmark, found, depth=20, store="dialogue"):
@@ -351,20 +348,33 @@ def fused(benchmark, found, depth=20, store="dialogue"):
 
     Parameters and result as in `by_words`.
     """
+    def scored():
+        for query, (rows, words) in zip(found.query, _scored_by_words(benchmark, store), strict=True):
+            similarity = (found.bank[rows].double() @ query.double()).float()
+            yield rows, _reciprocal_rank(similarity) + _reciprocal_rank(words).where(words > 0, 0)
+
+    return _ranked_anew(benchmark, found, scored(), depth, store)
+
+
+def _ranked_anew(benchmark, found, scored, depth, store):
+    """The candidates with the best `depth` of each question's scored rows in the place of its own; ties in order."""
     index = torch.empty(len(benchmark.asked), depth, dtype=torch.int64)
-    for number, (rows, words) in enumerate(_scored_by_words(benchmark, store)):
-        similarity = (found.bank[rows].double() @ found.query[number].double()).float()
-        score = _reciprocal_rank(similarity) + _reciprocal_rank(words).where(words > 0, 0)
-        index[number] = rows[best(score, depth)]
+    for number, (rows, scores) in enumerate(scored):
+        index[number] = rows[best(scores, depth)]
     gold, counts = _gold(benchmark.memories, benchmark.asked, index, STORES[store])
     return replace(found, index=index, gold=gold, gold_count=sum(counts.values()), gold_in_store=counts, side=None)
 
 
+def reciprocals(count):
+    """What the ranks from 1 on are worth in reciprocal rank fusion: 1 / (60 + rank), `[count]` float64."""
+    return 1 / torch.arange(RANK_OFFSET + 1, RANK_OFFSET + 1 + count, dtype=torch.float64)
+
+
 def _reciprocal_rank(scores):
-    """1 / (60 + rank) of each score, `[M]` float64."""
-    reciprocal = torch.empty(len(scores), dtype=torch.float64)
-    reciprocal[best(scores, len(scores))] = 1 / torch.arange(RANK_OFFSET + 1.0, RANK_OFFSET + 1 + len(scores)).double()
-    return reciprocal
+    """`reciprocals` of the rank of each score, `[M]`."""
+    worth = torch.empty(len(scores), dtype=torch.float64)
+    worth[best(scores, len(scores))] = reciprocals(len(scores))
+    return worth
 
 
 def word_scores(benchmark, found, store="dialogue"):
@@ -385,8 +395,13 @@ def word_scores(benchmark, found, store="dialogue"):
     scored = torch.empty(found.index.shape, dtype=torch.float64)
     for number, (rows, scores) in enumerate(_scored_by_words(benchmark, store)):
         scored[number] = scores[torch.searchsorted(rows, found.index[number])].double()
-    largest = scored.max(1, keepdim=True).values
-    return scored / torch.where(largest > 0, largest, 1)
+    return of_largest(scored)
+
+
+def of_largest(scores):
+    """Scores of a question's candidates as shares of the largest of them, `[..., K]`; zeros where all are 0."""
+    largest = scores.max(-1, keepdim=True).values
+    return scores / torch.where(largest > 0, largest, 1)
 
 
 def with_side(benchmark, found, reranker, store="dialogue", device=None):
@@ -431,14 +446,10 @@ def _scored_by_words(benchmark, store):
     rows, indexes = {scope: torch.tensor(of_scope) for scope, of_scope in held.items()}, {}
     for scope, of_scope in held.items():
         indexes[scope] = bm25s.BM25()
-        indexes[scope].index(_words([benchmark.memories[row].text for row in of_scope]), show_progress=False)
-    asked = _words([query.text for query in benchmark.asked])
+        indexes[scope].index(words_of([benchmark.memories[row].text for row in of_scope]), show_progress=False)
+    asked = words_of([query.text for query in benchmark.asked])
     for query, words in zip(benchmark.asked, asked, strict=True):
         yield rows[query.scope], torch.from_numpy(indexes[query.scope].get_scores(words))
-
-
-def _words(texts):
-    return bm25s.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
 
 
 def _search(benchmark, queries, query, bank, stores, depth):

@@ -25,7 +25,7 @@ from earlib.ranking import best
 
 CORE = (
     "adapter", "candidates", "config", "critic", "draws", "evaluate", "experiment", "explorer", "learner", "objective",
-    "ranking", "replay",
+    "ranking", "replay", "words",
 )  # a change in any of these makes every cached run stale
 TRAINED_SHARE = 0.8
 

@@ -20,7 +20,7 @@ import torch
 
 from earlib import devices, draws, embedding, encoders
 from earlib.adapter import Adapter, gram
-from earlib.candidates import RANK_OFFSET, stream
+from earlib.candidates import of_largest, reciprocals, stream
 from earlib.config import ASSIMILATION, HYBRID, Config
 from earlib.critic import LLMCritic
 from earlib.datasets import near
@@ -223,7 +223,7 @@ class EARMemory:
         scores = now.words.scores(query, now.alive)
         rankings = self._nearest(now, vector, pool), _highest(scores, pool)
         held, place = torch.cat(rankings).unique(return_inverse=True)
-        share = torch.cat([1 / (RANK_OFFSET + torch.arange(1, len(one) + 1, dtype=torch.float64)) for one in rankings])
+        share = torch.cat([reciprocals(len(one)) for one in rankings])
         rows = held[best(torch.zeros(len(held), dtype=torch.float64).index_add(0, place, share), depth)]
         return rows, _side(scores, rows)
 
@@ -625,10 +625,8 @@ def _highest(scores, count):
 
 
 def _side(scores, rows):
-    """BM25 of candidates, divided by the largest of them; zeros where no word is shared."""
-    side = torch.from_numpy(scores)[rows].double()
-    largest = side.max()
-    return side / largest if largest > 0 else side
+    """BM25 of candidates, as in `candidates.word_scores`."""
+    return of_largest(torch.from_numpy(scores)[rows].double())
 
 
 def _with(rows, wanted, count):

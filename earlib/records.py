@@ -250,7 +250,12 @@ def key_of(row):
 def named(row):
     """The row's name in messages: "locomo/minilm/ear/recall@5/rounds=2"."""
     names = [str(row[key]) for key in KEYS if row.get(key) is not None]
-    return "/".join(names + [f"{key}={value}" for key, value in row.items() if key not in Row.model_fields])
+    return "/".join(names + [f"{key}={value}" for key, value in further(row).items()])
+
+
+def further(row):
+    """What a row has beyond the fields that every row may have."""
+    return {key: value for key, value in row.items() if key not in Row.model_fields}
 
 
 # -- the record --------------------------------------------------------------------------------------------------------
@@ -327,9 +332,9 @@ def _validated(raw, where):
 
 def _shortened(row):
     """The row in its fixed order of keys, without optional fields that are not set."""
-    further = [key for key in row if key not in Row.model_fields]
-    order = [*KEYS, *further, *VALUES]
-    shown = (*KEYS, *further, *ALWAYS)
+    own = further(row)
+    order = [*KEYS, *own, *VALUES]
+    shown = (*KEYS, *own, *ALWAYS)
     return {key: row[key] for key in order if key in shown or (row[key] is not None and row[key] is not False)}
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from earlib import paper, paths
-from earlib.records import SEES_GOLD, SETTING, Row, family, key_of, load, named
+from earlib.records import SEES_GOLD, SETTING, family, further, key_of, load, named
 
 
 def frame(record, **where):
@@ -284,10 +284,10 @@ def readme_tables(folder):
     records = [load(id, folder.name, folder.parent) for id in ids]
     if not records:
         return "No results are recorded yet: run `make reproduce`."
-    own, further = ([one for one in records if beyond(one["id"]) is side] for side in (False, True))
+    own, others = ([one for one in records if beyond(one["id"]) is side] for side in (False, True))
     told = [_headlines(own), _verdicts(own, folder.name)]
-    if further:
-        told += ["### Beyond the paper", _gains(further), _verdicts(further, folder.name)]
+    if others:
+        told += ["### Beyond the paper", _gains(others), _verdicts(others, folder.name)]
     return "\n\n".join(part for part in told if part)
 
 
@@ -320,8 +320,8 @@ def _gains(records):
 
 
 def _gain(row):
-    further = {key: value for key, value in row.items() if key not in Row.model_fields and value is not None}
-    told = [_label(row, key) for key in further if key not in ("split", "part", "over")]
+    keys = (key for key, value in further(row).items() if value is not None and key not in ("split", "part", "over"))
+    told = [_label(row, key) for key in keys]
     what = _label(row, "variant") + (f" ({', '.join(told)})" if told else "")
     where = f"{_place(row['dataset'], row['encoder'])}, {paper.label(row.get('split', 'random'))}"
     gap = "–"

@@ -793,7 +793,7 @@ def _read_arguments(arguments):
     parser.add_argument("--list", action="store_true", help="show notebooks and their parameters")
     options = parser.parse_args(_joined(arguments))
     if not options.names and not options.list:
-        parser.error(f"name a notebook, or all, reproduction, extensions; there are {', '.join(sources()) or 'none'}")
+        parser.error(f"name a notebook, or one of {', '.join(GROUPS)}; there are {', '.join(sources()) or 'none'}")
     if options.jobs < 1:
         parser.error("--jobs: expected 1 or more")
     for name in ("max_calls", "max_cost"):
