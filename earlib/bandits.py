@@ -475,8 +475,7 @@ def _spend(config, asking, weights, queries, calls, prior):
     """Every way to spend calls on the same questions, each with the same random numbers of the critic."""
     _, found, seed, _ = asking
     scores, similarity = scored(found, weights, queries)
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # none of `draws` has a key of length 1
-    uniforms = torch.from_numpy(rng.random((len(queries), calls, config.depth)))
+    uniforms = torch.from_numpy(draws.generator(seed, "thompson").random((len(queries), calls, config.depth)))
 
     def ask():
         return _critic(*asking, queries, "test", calls)

@@ -123,6 +123,7 @@ class Config(Checked):
         "adam", "eta", "a departure: the paper prints a plain gradient step", "update rule"
     )
     learning_rate: float = _field(0.001, "eta", "Appendix A.1", "step of the update rule", gt=0)
+    side_start: float = _field(0.0, "w", "the package's own", "what the learned weight w starts from")
     side_rate: float = _field(0.01, "eta_w", "the package's own", "step of the learned weight w", gt=0)
     batch_size: int = _field(4, "", "Appendix A.1", "queries that share one update", ge=1)
 
@@ -132,6 +133,8 @@ class Config(Checked):
             raise ValueError(f"slate_size (s = {self.slate_size}) exceeds depth (K = {self.depth})")
         if self.replay_current and self.replay_choice == "reward":
             raise ValueError("replay_current: a query cannot be chosen by its reward before its feedback is known")
+        if self.side_start and not self.learned_side:
+            raise ValueError(f"side_start = {self.side_start:g}: expected 0 where no weight is learned (learned_side)")
         if self.init == "normal" and self.adapter != "full":
             raise ValueError(f"init = normal: expected with a full adapter, not {self.adapter}")
         return self

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 # The position is part of the generator's key: append only.
-PURPOSES = ("train", "test", "start", "errors", "rotation", "live")
+PURPOSES = ("train", "test", "start", "errors", "rotation", "live", "thompson")
 
 
 class Uniforms(NamedTuple):

@@ -60,7 +60,8 @@ class Learner:
         R, d = len(self.seeds), self.query.shape[1]
         start = adapter.start(config, self.seeds, d)
         self.adapter = Adapter(start, config.adapter, config.normalise, dtype, self.device)
-        self.side_weight = torch.zeros(R, dtype=dtype, device=self.device, requires_grad=config.learned_side)
+        weight = torch.full((R,), config.side_start, dtype=dtype, device=self.device)
+        self.side_weight = weight.requires_grad_(config.learned_side)
         self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], config.rounds)
         groups = [{"params": self.adapter.parameters, "lr": config.learning_rate}]
         if config.learned_side:
@@ -114,6 +115,7 @@ class Learner:
         Q = queries.shape[1]
         positions, replayed = self.buffer.choose(queries, uniforms.choice)
         scores, adapted, length, place = self._score(torch.cat([queries, replayed.flatten(1)], 1))
+        self._check(scores, "scores")
         current, past = scores[:, :Q], scores[:, Q:]
         similarity = gram(adapted, length, place[:, :Q])
         exploration, noise = told, None
@@ -123,16 +125,20 @@ class Learner:
         current_loss = self._current_loss(current, exploration, noise)
         slates, replay_loss = self._replay_loss(past, positions, uniforms)
         total = current_loss + self.config.replay_weight * replay_loss
-        if not total.isfinite().all():
-            raise FloatingPointError(
-                f"the adapter diverged after {self.buffer.size} queries (loss {total.tolist()}, "
-                f"{self.config.optimizer}, learning rate {self.config.learning_rate:g}); lower the learning rate"
-            )
+        self._check(total, "loss")
         gradients = torch.autograd.grad(total.sum(), self.parameters)  # replicas share nothing: each its own
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient.contiguous()  # fused optimizers read memory, whatever the strides say
         self.optimizer.step()
         return Step(self.buffer.size, exploration, positions, slates, current_loss.detach(), replay_loss.detach())
+
+    def _check(self, values, name):
+        """Nothing is learned from numbers that are not finite: a comparison would take them for small ones."""
+        if not values.isfinite().all():
+            raise FloatingPointError(
+                f"the adapter diverged after {self.buffer.size} queries: {name} not finite "
+                f"({self.config.optimizer}, learning rate {self.config.learning_rate:g}); lower the learning rate"
+            )
 
     def _score(self, queries):
         """Adapted scores of queries given by number, `[R, n]`: `[R, n, K]`, with what `gram` needs.

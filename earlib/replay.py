@@ -1,5 +1,6 @@
 """Experience Buffer (Eqs. 11 to 16): past queries with their citations, and which of them to replay."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -47,7 +48,7 @@ class ExperienceBuffer:
             new["reward"] = self._reward(shown, cited)
         start, self.size = self.size, self.size + queries.shape[1]
         for name, values in new.items():
-            stored = grown(getattr(self, name), start, self.size, dim=1)
+            stored = grown(getattr(self, name), start, self.size, axis=1)
             stored[:, start : self.size] = values
             setattr(self, name, stored)
 
@@ -115,17 +116,17 @@ class ExperienceBuffer:
         return torch.where(cited > 0, 1, -1), shown > 0
 
 
-def grown(stored, used, needed, dim=0):
-    """A tensor with room for `needed` entries, doubled where it must be, so that adding stays cheap for any stream.
+def grown(stored, used, needed, axis=0, least=64):
+    """A tensor or array with room for `needed` entries, doubled where it must be, so that adding stays cheap.
 
-    A tensor that must grow is a new one: who reads the old one goes on seeing what it saw.
+    What must grow is made anew, its first `used` entries kept: who reads the old one goes on seeing what it saw.
     """
-    if needed <= stored.shape[dim]:
+    if needed <= stored.shape[axis]:
         return stored
-    shape = list(stored.shape)
-    shape[dim] = max(64, 2 * needed)
-    larger = stored.new_zeros(shape)
-    larger.narrow(dim, 0, used).copy_(stored.narrow(dim, 0, used))
+    shape, kept = list(stored.shape), (slice(None),) * axis + (slice(used),)
+    shape[axis] = max(least, 2 * needed)
+    larger = np.zeros(shape, stored.dtype) if isinstance(stored, np.ndarray) else stored.new_zeros(shape)
+    larger[kept] = stored[kept]
     return larger
 
 

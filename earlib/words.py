@@ -12,6 +12,8 @@ from collections import Counter
 import bm25s
 import numpy as np
 
+from earlib.replay import grown
+
 K1, B = 1.5, 0.75
 
 
@@ -48,7 +50,7 @@ class Words:
                 new.setdefault(word, []).append((row, count))
         for word, pairs in new.items():
             stored, size = self._postings.get(word, (np.zeros((2, 0), np.int32), 0))
-            stored = grown(stored, size, size + len(pairs), least=2)
+            stored = grown(stored, size, size + len(pairs), axis=1, least=2)
             stored[:, size : size + len(pairs)] = np.transpose(pairs)
             self._postings[word] = stored, size + len(pairs)
 
@@ -79,14 +81,3 @@ class Words:
             found[held] += (rarity * occurrences / (occurrences + weight)).astype(np.float32)
         return found
 
-
-def grown(stored, size, needed, least=64):
-    """An array whose last axis has room for `needed`, doubled where it must, with its first `size` entries kept.
-
-    An array that must grow is a new one: who reads the old one goes on seeing what it saw.
-    """
-    if needed <= stored.shape[-1]:
-        return stored
-    larger = np.zeros((*stored.shape[:-1], max(least, 2 * needed)), stored.dtype)
-    larger[..., :size] = stored[..., :size]
-    return larger

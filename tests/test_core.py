@@ -307,11 +307,16 @@ def test_the_start_of_a_low_rank_adapter_is_a_seed_s_own():
     assert not torch.equal(among[0][0], among[0][1])
     with pytest.raises(ValueError, match="init = normal: expected with a full adapter, not low-rank"):
         Config(adapter="low-rank", init="normal")
+    with pytest.raises(ValueError, match="side_start = 0.1: expected 0 where no weight is learned"):
+        Config(side_start=0.1)
 
 
-def test_a_learned_term_follows_its_gradient():
+@pytest.mark.parametrize("start", [0.0, 0.3])
+def test_a_learned_term_follows_its_gradient(start):
     """The weight w of side information: one plain step by finite differences of the loss, and scores that show it."""
-    config = Config(**{**SMALL, "replay_size": 0}, optimizer="sgd", learned_side=True, side_rate=0.5)
+    config = Config(
+        **{**SMALL, "replay_size": 0}, optimizer="sgd", learned_side=True, side_rate=0.5, side_start=start
+    )
     found = problem(7)
     order = orders((0,), len(found.query), 2)
     learner = Learner(config, found, SimulatedCritic(config, found.gold), (0,), torch.float64)
@@ -322,9 +327,9 @@ def test_a_learned_term_follows_its_gradient():
         scores = (z + w * found.side[order[0]])[None]
         return learner._current_loss(scores, step.exploration, None).item()
 
-    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    slope = (loss(start + 1e-6) - loss(start - 1e-6)) / 2e-6
     assert abs(slope) > 1e-3
-    assert learner.side_weight.item() == pytest.approx(-0.5 * slope, rel=1e-6)
+    assert learner.side_weight.item() == pytest.approx(start - 0.5 * slope, rel=1e-6)
     scores, *_ = learner._score(order)
     untold = learner.side_weight.detach() * found.side[order[0]]
     torch.testing.assert_close(scores.detach()[0] - untold, learner.adapter.score(found.query[order], found.bank[None])[

@@ -303,10 +303,13 @@ def test_an_odd_distance_between_evaluations_is_kept_as_well_as_batches_allow():
     assert [row["training_queries"] for row in rows] == [0, 12, 20, 24]  # updates come every four queries
 
 
-@pytest.mark.parametrize("change", [{"learning_rate": 1e8}, {"learning_rate": 1e300}])
-def test_training_that_diverges_is_an_error_and_never_a_result(change):
+@pytest.mark.parametrize("objective", ["reward", "softmax", "contrastive", "logistic", "plackett-luce"])
+@pytest.mark.parametrize("rate", [1e8, 1e300])
+def test_training_that_diverges_is_an_error_and_never_a_result(objective, rate):
+    """Whatever the loss: a comparison with a score that is no number is False, and leaves a loss that is finite."""
+    config = Config(normalise=False, optimizer="sgd", objective=objective, learning_rate=rate)
     with pytest.raises(FloatingPointError, match="the adapter diverged"):
-        experiment.run(Setting(**SMALL), Config(normalise=False, optimizer="sgd", **change))
+        experiment.run(Setting(**SMALL), config)
 
 
 @pytest.mark.parametrize("changes", [{"init": "normal"}, {"test_noise": True}])
