@@ -16,8 +16,8 @@ from earlib.memory import PRESETS, EARMemory, Preset
 
 SHOWN = 5  # memories that a question brings before the agent
 STILL = 1e-12  # a learning rate that moves nothing
+WEIGHTS = (0.15, 0.3, 0.45, 0.6, 0.9)  # of the score by words, among which a memory that learns nothing has one
 _BEST = PRESETS["best"]
-_WORDS = Preset(_BEST.config.model_copy(update={"learning_rate": STILL}), words=True)
 
 
 class Way(NamedTuple):
@@ -25,13 +25,19 @@ class Way(NamedTuple):
 
     preset: Preset
     learns: str  # "no"; "feedback": the critic cites among the memories returned; "reflection": the Explorer's slates
-    fused: bool = False  # the first stage's own order is returned
+    order: str = "learned"  # in which the candidates are returned; "fused": the first stage's own; "gold": gold first
+
+
+def _changed(**changes):
+    """The best preset with other hyper-parameters."""
+    return Preset(_BEST.config.model_copy(update=changes), words=True)
 
 
 WAYS = {
     "memory_still": Way(_BEST, "no"),
-    "memory_fused": Way(_BEST, "no", fused=True),
-    "memory_words": Way(_WORDS, "feedback"),
+    "memory_fused": Way(_BEST, "no", order="fused"),
+    "memory_ceiling": Way(_BEST, "no", order="gold"),
+    "memory_words": Way(_changed(learning_rate=STILL, side_start=0.0), "feedback"),
     "memory_paper": Way(PRESETS["paper"], "feedback"),
     "memory_feedback": Way(_BEST, "feedback"),
     "memory_reflection": Way(_BEST, "reflection"),
@@ -63,11 +69,30 @@ def live(setting, way, questions=None):
     -------
     Life
     """
+    return _live(setting, WAYS[way], questions)
+
+
+def fixed(setting, questions=None):
+    """Lives of a memory that learns nothing but one weight of the score by words, the best over its own first half.
+
+    What counts is the second half, over which nothing was chosen. Parameters and result as those of `live`; the weight
+    of a life is that which it took.
+    """
+    tried = [_live(setting, Way(_changed(side_start=weight), "no"), questions) for weight in WEIGHTS]
+    half = tried[0].queries.shape[1] // 2
+    best = np.nanmean([one.values[0, :, :half] for one in tried], axis=2).argmax(0)  # the smallest of equally good ones
+    seeds = range(setting.seeds)
+    values = np.stack([tried[best[seed]].values[:, seed] for seed in seeds], 1)
+    returned = [tried[best[seed]].returned[seed] for seed in seeds]
+    return Life(tried[0].queries, values, returned, [WEIGHTS[best[seed]] for seed in seeds])
+
+
+def _live(setting, way, questions):
     benchmark, encoder = experiment.benchmark(setting.dataset), _known(setting.dataset, setting.encoder)
     gold, lives = _gold(benchmark), []
     for seed in range(setting.seeds):
         order = np.random.default_rng(seed).permutation(len(benchmark.asked))[:questions]
-        lives.append(_life(benchmark, encoder, gold, order, WAYS[way], seed))
+        lives.append(_life(benchmark, encoder, gold, order, way, seed))
     queries, returned, weight = zip(*lives, strict=True)
     queries = np.stack(queries)
     found, count = np.zeros(queries.shape, int), np.array([len(one) for one in gold])
@@ -89,13 +114,21 @@ def _life(benchmark, encoder, gold, order, way, seed):
     returned = []
     for asked["now"] in order.tolist():
         text = benchmark.asked[asked["now"]].text
-        ids = memory.candidates(text)[:SHOWN] if way.fused else [one.id for one in memory.retrieve(text, SHOWN)]
+        ids = _answer(memory, text, way.order, gold[asked["now"]])
         returned.append(ids)
         if way.learns == "feedback":
             memory.feedback(text, ids)
         elif way.learns == "reflection":
             memory.reflect(text)
     return order, returned, memory.weight
+
+
+def _answer(memory, text, order, gold):
+    """Ids of the memories that a question brings before the agent."""
+    if order == "learned":
+        return [one.id for one in memory.retrieve(text, SHOWN)]
+    ids = memory.candidates(text)
+    return (sorted(ids, key=lambda id: id not in gold) if order == "gold" else ids)[:SHOWN]
 
 
 def along(setting, lives, every, baseline="memory_still"):
@@ -115,9 +148,16 @@ def along(setting, lives, every, baseline="memory_still"):
     -------
     list of dict
         With the key `asked`, the questions asked until the end of the stretch.
+
+    Raises
+    ------
+    ValueError
+        If a life is shorter than a stretch.
     """
-    made = []
-    for stop in range(every, lives[baseline].queries.shape[1] + 1, every):
+    made, length = [], lives[baseline].queries.shape[1]
+    if every > length:
+        raise ValueError(f"every = {every}: expected at most {length}, the questions of a life")
+    for stop in range(every, length + 1, every):
         made += _rows(setting, lives, slice(stop - every, stop), baseline, asked=stop, tested=False)
     return made
 
@@ -147,6 +187,8 @@ def _rows(setting, lives, stretch, baseline, **about):
 def moments(setting, before, after, count=3):
     """Questions of the first life, as late as there are, that one way answered from the right memory and one did not.
 
+    No text of the benchmark is told, since its licence is not that of this package: ids stand for them.
+
     Parameters
     ----------
     setting : experiment.Setting
@@ -158,20 +200,18 @@ def moments(setting, before, after, count=3):
     Returns
     -------
     str
-        Each question, and of the memories that either returned the first that is gold, marked *, or the first.
+        Each question, and the memories that each way returned, the gold ones marked *.
     """
-    benchmark = experiment.benchmark(setting.dataset)
-    gold, texts = _gold(benchmark), {one.id: one.text for one in benchmark.memories}
-    first, second = before.values[0, 0], after.values[0, 0]
-    lines = []
+    benchmark, lines = experiment.benchmark(setting.dataset), []
+    gold, first, second = _gold(benchmark), before.values[0, 0], after.values[0, 0]
     for told, changed in (("found", second > first), ("lost", second < first)):
         lines.append(f"-- {told}: {changed.sum()} of {len(first)}, the last of them")
         for at in np.flatnonzero(changed)[-count:]:
             number = before.queries[0, at]
-            lines.append(f"{at + 1}. {benchmark.asked[number].text}")
+            lines.append(f"{at + 1}. {benchmark.asked[number].id}")
             for name, life in (("before", before), ("after", after)):
-                id = next((id for id in life.returned[0][at] if id in gold[number]), life.returned[0][at][0])
-                lines.append(f"     {name:6} {'*' if id in gold[number] else ' '} {texts[id][:90]}")
+                shown = ", ".join(f"{id}{'*' if id in gold[number] else ''}" for id in life.returned[0][at])
+                lines.append(f"     {name:6} {shown}")
     return "\n".join(lines)
 
 

@@ -21,6 +21,8 @@ LABELS = {
     "equal_calls": "Equal-call control",
     "memory_still": "Memory that does not learn",
     "memory_fused": "Ranks of cosine and BM25 fused",
+    "memory_fixed": "A fixed weight of words, chosen",
+    "memory_ceiling": "Gold first (ceiling of the 50 candidates)",
     "memory_words": "Only the weight of words learned",
     "memory_paper": "The paper's configuration, from citations",
     "memory_feedback": "Learning from citations",

@@ -1,0 +1,53 @@
+"""The simplest thing beside a learned term: the retriever's cosine and a fixed weight of the score by words."""
+
+import numpy as np
+import torch
+
+from earlib import evaluate, experiment
+from earlib.config import Config
+from earlib.ranking import best
+
+
+def run_weighted(setting, depth, weights):
+    """Rank candidates by cosine + w p, with the w of each seed that was best on a part of its training questions.
+
+    p is the side information that candidates carry (`Setting.reranker`), in the place that `Config.learned_side`
+    gives it. Nothing is learned, but for the choice among a few numbers.
+
+    Parameters
+    ----------
+    setting : experiment.Setting
+        With a reranker.
+    depth : int
+        K.
+    weights : sequence of float
+        Of equally good ones the first wins.
+
+    Returns
+    -------
+    answers : experiment.Answers
+    chosen : list of float
+        The weight of each seed.
+    """
+    found = experiment.candidates_of(setting, depth)
+    cosine = torch.einsum("nd,nkd->nk", found.query.double(), found.bank.double()[found.index])
+    scores = (cosine + w * found.side for w in weights)
+    slates = torch.stack([best(one.round(decimals=9), Config().slate_size) for one in scores])  # so that equal ones tie
+    values = evaluate.measure(found, torch.arange(len(cosine)).expand(len(weights), -1), slates)
+    kept_apart, parts, chosen = setting.model_copy(update={"validate_on_training": True}), [], []
+    for seed in range(setting.seeds):
+        (_, evaluation), (_, part) = (experiment.split(found.scopes, one, seed) for one in (setting, kept_apart))
+        number = int(np.nanmean(values[0][:, part], axis=1).argmax())
+        chosen.append(weights[number])
+        parts.append((values[:, number, evaluation], evaluation, slates[number, evaluation].numpy()))
+    width = max(len(evaluation) for _, evaluation, _ in parts)
+    filled = [experiment.Answers(*(_filled(part, width) for part in one)) for one in parts]
+    values, queries, slates = zip(*filled, strict=True)
+    return experiment.Answers(np.stack(values, 1), np.stack(queries), np.stack(slates)), chosen
+
+
+def _filled(part, width):
+    """Values `[3, E]` filled up with NaN, question numbers `[E]` and slates `[E, s]` with -1."""
+    axis = 1 if part.dtype.kind == "f" else 0
+    room = [(0, width - part.shape[axis]) if at == axis else (0, 0) for at in range(part.ndim)]
+    return np.pad(part, room, constant_values=np.nan if part.dtype.kind == "f" else -1)

@@ -1,0 +1,74 @@
+"""An agent's life with a memory, and what is told of it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from earlib import agent, datasets, experiment, paths
+
+TOY = experiment.Setting(dataset="toy", seeds=2)
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    return agent.fixed(TOY, 60)
+
+
+def test_a_fixed_weight_is_the_best_of_a_life_s_own_first_half(fixed):
+    tried = []
+    for weight in agent.WEIGHTS:
+        way = agent.Way(agent._changed(side_start=weight), "no")
+        tried.append(agent._live(TOY, way, 60).values[0])
+    for seed, weight in enumerate(fixed.weight):
+        first = [np.nanmean(values[seed, :30]) for values in tried]
+        assert first[agent.WEIGHTS.index(weight)] == max(first)
+        assert np.array_equal(fixed.values[0, seed], tried[agent.WEIGHTS.index(weight)][seed], equal_nan=True)
+
+
+def test_the_ceiling_is_reached_by_no_order_of_the_same_candidates(fixed):
+    ways = ("memory_ceiling", "memory_still", "memory_fused")
+    top, still, fused = (agent.live(TOY, way, 60).values[0] for way in ways)
+    assert (top >= still)[~np.isnan(top)].all() and (top >= fused)[~np.isnan(top)].all()
+    assert np.nanmean(top) > np.nanmean(still)
+
+
+def test_a_stretch_is_no_longer_than_a_life(fixed):
+    lives = {"memory_still": fixed}
+    assert {row["asked"] for row in agent.along(TOY, lives, 60)} == {60}
+    with pytest.raises(ValueError, match="every = 61: expected at most 60"):
+        agent.along(TOY, lives, 61)
+
+
+def test_moments_tell_ids_and_no_text(fixed):
+    other = fixed._replace(values=1 - np.nan_to_num(fixed.values))
+    told = agent.moments(TOY, fixed, other)
+    benchmark = experiment.benchmark("toy")
+    assert "found" in told and "lost" in told and "*" in told
+    assert not any(one.text in told for one in (*benchmark.asked, *benchmark.memories))
+
+
+def test_no_committed_result_holds_text_of_locomo():
+    """The dialogues are under CC BY-NC: no result tells a stretch of them."""
+    if not any((place / "locomo10.json").exists() for place in paths.data_folders()):
+        pytest.skip("LoCoMo is not at hand")
+    benchmark = datasets.load("locomo")
+    pieces = {text[:60] for one in (*benchmark.memories, *benchmark.queries) if len(text := one.text) >= 60}
+    for file in sorted(RESULTS.glob("*/*.ipynb")):
+        outputs = [output for cell in json.loads(file.read_text())["cells"] for output in cell.get("outputs", [])]
+        shown = "\n".join(_strings(outputs))
+        held = [piece for piece in pieces if piece in shown]
+        assert not held, f"{file.name} holds {held[:1]}"
+
+
+def _strings(value):
+    """All strings within lists and dicts; lists of strings, as notebooks keep texts, are joined."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return ["".join(value)]
+    if not isinstance(value, (list, dict)):
+        return []
+    return [text for one in (value.values() if isinstance(value, dict) else value) for text in _strings(one)]
