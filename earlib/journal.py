@@ -113,7 +113,7 @@ class Journal:
     """
 
     def __init__(self, path, make=False):
-        self.path, self._process = Path(path).resolve(), os.getpid()
+        self.path = Path(path).resolve()
         if make:
             self.path.mkdir(parents=True, exist_ok=True)
             self._check_own()
@@ -148,7 +148,6 @@ class Journal:
             If it cannot be written. The old state stays, and the journal goes on behind it, unless only the folder's
             own entries could not be put on the disk in the end: the new state stands then.
         """
-        self._check_process()
         generation, content = self.generation + 1, safetensors.torch.save(tensors)
         about = {"version": VERSION, "generation": generation, "sha256": hashlib.sha256(content).hexdigest()}
         paths.write_atomically(self._tensors(generation), content)
@@ -214,10 +213,7 @@ class Journal:
         ------
         OSError
             If it cannot be written; the journal is as it was.
-        RuntimeError
-            In a process that has inherited the memory.
         """
-        self._check_process()
         line, before = memoryview(_line({"kind": kind, **what})), self._size
         try:
             self._file.truncate(before)  # of a line that could not be taken back
@@ -252,16 +248,8 @@ class Journal:
         """Let others open the folder."""
         if self._file:
             self._file.close()
-        if self._process == os.getpid():  # a process that inherited the lock would hold it on
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked meanwhile would hold it on
         self._lock.close()
-
-    def _check_process(self):
-        if self._process != os.getpid():
-            raise RuntimeError(
-                f"{self.path}: open in process {self._process}, which this one ({os.getpid()}) was forked from; only "
-                "that one may change the memory. Load a copy of the folder here, or save() to another one first"
-            )
 
     def _check_own(self):
         """Refuse to write a state between files that are not a memory's."""

@@ -12,8 +12,11 @@ runs in a thread of its own (`_alone`), takes effect by one assignment, and what
 """
 
 import _thread
+import os
+import queue
 import threading
 import warnings
+import weakref
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -133,7 +136,9 @@ class EARMemory:
         self.encoder = encoder if callable(encoder) else encoders.get(encoder)
         self.critic, self.dtype = critic, dtype
         self.seed, self.experiences = _whole(seed, "seed", 0), _whole(experiences, "experiences", 1)
-        self._writing, self._encoding = threading.Lock(), threading.Lock()
+        self._encoding, self._calls, self._process = threading.Lock(), queue.SimpleQueue(), os.getpid()
+        _thread.start_new_thread(_serve, (self._calls,))  # `threading`'s own start may hang after a signal
+        weakref.finalize(self, self._calls.put, None).atexit = False  # until the very end a change may be made
         self._learner = self._now = self._journal = self._probe = None
         self._room = None  # [capacity, d]: the bank, and room for what is still to come
         self._next = 0  # the next number that is given as an id
@@ -480,24 +485,29 @@ class EARMemory:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def _alone(self, work):
-        """Run what changes the memory, one call at a time, each in a thread of its own; wait until it is over.
+        """Run what changes the memory in its own thread, one call after another; wait until it is over.
 
         Signals reach the main thread alone: what they raise does not cut a change in two, and is raised here once the
-        change is over. The thread also has torch's modes at their defaults, whatever the caller has switched off.
+        change is over. The thread also has torch's modes at their defaults, whatever the caller has switched off. It
+        is one for all calls, since a new one would start torch's threads anew, which takes longer than an update.
         """
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"the memory belongs to process {self._process}, which this one ({os.getpid()}) was forked from; "
+                "change it there, or load a copy of its folder here"
+            )
         outcome, over, interrupted = [], _thread.allocate_lock(), None
         over.acquire()
 
         def run():
             try:
-                with self._writing:
-                    outcome.append((work(), None))
+                outcome.append((work(), None))
             except BaseException as error:
                 outcome.append((None, error))
             finally:
                 over.release()
 
-        _thread.start_new_thread(run, ())  # `threading`'s own start and join do not survive a signal that raises
+        self._calls.put(run)
         while not outcome:
             try:
                 over.acquire()
@@ -576,8 +586,8 @@ class EARMemory:
 
     def _make_feedback(self, query, vector, slates, labels):
         index, side, told = self._told(self._now, query, vector, slates, labels)
-        adapter, weight = self._learner.learn(torch.from_numpy(vector).to(self.dtype), index, side, told)
-        self._show(self._now._replace(adapter=adapter, weight=weight))
+        self._learner.learn(torch.from_numpy(vector).to(self.dtype), index, side, told)
+        self._show_ranking()
 
     def _begin(self, dimension):
         """An empty memory whose embeddings have this width; row 0 is a unit vector that is never alive."""
@@ -585,12 +595,16 @@ class EARMemory:
         words.append([""])
         self._room = torch.nn.functional.one_hot(torch.zeros(1).long(), dimension).half()
         self._learner, alive = learner, np.zeros(1, bool)
-        self._show(_Snapshot(self._room, alive, {}, [None], [""], words, *learner.ranking()))
+        self._show(_Snapshot(self._room, alive, {}, [None], [""], words, *learner.ranking))
         return self._now
 
     def _show(self, now):
         """From here on readers see this; so does the learner."""
         self._learner.bank, self._learner.alive, self._now = now.bank, torch.from_numpy(now.alive), now
+
+    def _show_ranking(self):
+        adapter, weight = self._learner.ranking
+        self._show(self._now._replace(adapter=adapter, weight=weight))
 
     def _move(self, now, number):
         """Show memories that were moved together; readers keep what they have."""
@@ -754,12 +768,14 @@ class EARMemory:
                 raise ValueError(f"{odd}: expected no tensor of this name")
             held = {name.removeprefix("learner."): values for name, values in tensors.items()}
             self._learner.restore(held, state.known)
-            adapter, weight = self._learner.ranking()
-            self._show(self._now._replace(adapter=adapter, weight=weight))
+            self._show_ranking()
         self._next = state.next
 
     def close(self):
         """Let another memory open the folder; this one goes on in memory alone."""
+        if self._process != os.getpid():  # the folder is that process's, which goes on with it
+            return
+
         def change():
             if self._journal:
                 self._journal.close()
@@ -811,6 +827,13 @@ def by_model(client, tokens):
 
 def _model_critic(client, tokens, query, ids, texts):
     return LLMCritic(client, [query], texts, torch.arange(len(texts))[None], tokens)
+
+
+def _serve(calls):
+    """What a memory's thread does until the memory is gone."""
+    while (call := calls.get()) is not None:
+        call()
+        del call  # it holds the memory
 
 
 def _preset(preset):

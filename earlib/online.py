@@ -37,6 +37,8 @@ class OnlineLearner(Learner):
         Queries so far.
     held : int
         How many of them are kept, by the numbers from 0 on; the oldest first.
+    ranking : tuple of Adapter and float
+        What ranks now, for readers that learning must not disturb: an adapter, and the weight of the scores by words.
     """
 
     def __init__(self, config, dimension, seed, dtype=torch.float32, experiences=10_000):
@@ -48,6 +50,7 @@ class OnlineLearner(Learner):
         self.buffer = _GrowingBuffer(config, self.query, 1, config.depth, config.rounds)
         self.alive, self.experiences = torch.zeros(0, dtype=torch.bool), experiences
         self.known = self.held = 0
+        self.ranking, self._spare = self._ranking(), {}
 
     def learn(self, query, index, side, told):
         """One update for one query.
@@ -63,12 +66,6 @@ class OnlineLearner(Learner):
         told : Exploration
             What a critic said of them, `[1, 1, ..]`.
 
-        Returns
-        -------
-        adapter : Adapter
-        weight : float
-            As `ranking`.
-
         Raises
         ------
         FloatingPointError
@@ -81,34 +78,40 @@ class OnlineLearner(Learner):
             uniforms = draws.live(self.config, self.seeds[0], self.known - 1, self.config.depth)
             self.update(torch.tensor([[self.held - 1]]), uniforms, told)
             self._check_learned(self.held - 1)
-            ranking = self.ranking()
+            self.ranking = self._ranking()
         except BaseException:
             self._put_back(*before)
             raise
         if self.held > self.experiences:
             self._drop_oldest()
-        return ranking
 
-    def ranking(self):
-        """What ranks from here on, for readers that learning must not disturb: an adapter, and the weight of words."""
+    def _ranking(self):
         frozen = [part.detach() for part in self.adapter.parameters]
         return Adapter(frozen, self.config.adapter, self.config.normalise, self.dtype), self.side_weight.item()
 
     def _before(self):
-        """All that an update changes, copied: what it appends lies behind the counts, and needs no copy."""
-        learned = [
-            (one, one.detach().clone(), {name: value.clone() for name, value in self._entries(one).items()})
-            for one in self.parameters
-        ]
-        return self.known, self.held, learned
+        """What an update changes and nothing else holds: the counts, and what the optimizer keeps, copied.
 
-    def _put_back(self, known, held, learned):
+        The parameters are those of `ranking`; what is appended lies behind the counts. The copies lie where those of
+        the update before did: new memory costs more than what is written into it.
+        """
+        kept = []
+        for at, parameter in enumerate(self.parameters):
+            for name, value in self._entries(parameter).items():
+                spare = self._spare.setdefault((at, name), value.new_empty(0))
+                spare.resize_(value.shape).copy_(value)
+                kept.append((at, name))
+        return self.known, self.held, kept
+
+    def _put_back(self, known, held, kept):
         self.known, self.held, self.buffer.size, self.buffer.known = known, held, held, held
-        for parameter, values, entries in learned:
+        adapter, weight = self.ranking
+        for parameter, values in zip(self.adapter.parameters, adapter.parameters, strict=True):
             parameter.data.copy_(values)
-            self.optimizer.state.pop(parameter, None)
-            if entries:
-                self.optimizer.state[parameter] = entries
+        self.side_weight.data.fill_(weight)
+        self.optimizer.state.clear()
+        for at, name in kept:
+            self.optimizer.state[self.parameters[at]][name] = self._spare[at, name].clone()
 
     def _entries(self, parameter):
         """What the optimizer keeps for a parameter, tensors by name; nothing before the first update."""
@@ -189,6 +192,7 @@ class OnlineLearner(Learner):
                 at, _, entry = rest.partition(".")
                 entries.setdefault(int(at), {})[entry] = values.clone()  # its own, in this thread's mode
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": entries})
+        self.ranking = self._ranking()
 
     def _check_state(self, held, count):
         K, d, real = self.config.depth, self.query.shape[1], self.dtype

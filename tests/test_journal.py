@@ -273,7 +273,7 @@ def test_a_forked_process_changes_nothing(tmp_path):
     os.close(writing)
     lines = os.read(reading, 10**5).decode().splitlines()
     os.close(reading)
-    told = re.compile(r".*open in process \d+, which this one .\d+. was forked from; .* save\(\) to another one first")
+    told = re.compile(r"the memory belongs to process \d+, which this one .\d+. was forked from; .* load a copy .*")
     assert len(lines) == 3 and all(map(told.fullmatch, lines))
     assert (tmp_path / "journal-1.jsonl").read_bytes() == content and len(held) == 10
     with pytest.raises(BlockingIOError):  # the child's close() did not open it to others

@@ -568,6 +568,33 @@ def test_a_signal_is_raised_once_the_change_is_over():
     assert entered.is_set() and "late" in held  # at once: nothing goes on behind the caller's back
 
 
+def test_a_memorys_thread_ends_with_it(monkeypatch):
+    real, ended = memory._serve, []
+    monkeypatch.setattr(memory, "_serve", lambda calls: (real(calls), ended.append(True)))
+    held = made(20, preset(depth=5))
+    told(held, 2)
+    del held
+    deadline = time.monotonic() + 10
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended
+
+
+def test_a_change_may_be_made_at_the_very_end(tmp_path):
+    code = """
+import atexit, sys
+sys.path.insert(0, {tests!r})
+import test_memory as t
+held = t.made(5)
+held.save({folder!r})
+atexit.register(lambda: (held.add(["last"], ["last"]), held.close()))
+"""
+    code = code.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    with EARMemory.load(tmp_path, encoder) as held:
+        assert held.ids() == [0, 1, 2, 3, 4, "last"]
+
+
 # -- what is kept to be replayed ---------------------------------------------------------------------------------------
 
 
