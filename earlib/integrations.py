@@ -17,9 +17,17 @@ def as_langchain(memory, k=5):
     -------
     langchain_core.retrievers.BaseRetriever
         Its documents carry `id` (as text) and, in their metadata, `id` and `score`.
+
+    Raises
+    ------
+    ImportError
+        If the package is not installed; the extra that brings it is named.
     """
-    from langchain_core.documents import Document
-    from langchain_core.retrievers import BaseRetriever
+    try:
+        from langchain_core.documents import Document
+        from langchain_core.retrievers import BaseRetriever
+    except ImportError as error:
+        raise ImportError(f"as_langchain: {error}; pip install earlib[langchain]") from error
 
     class EARRetriever(BaseRetriever):
         """Ranks by an `EARMemory`."""
@@ -46,9 +54,17 @@ def as_llamaindex(memory, k=5):
     -------
     llama_index.core.retrievers.BaseRetriever
         Its nodes carry the id as text and, in their metadata, as it is.
+
+    Raises
+    ------
+    ImportError
+        If the package is not installed; the extra that brings it is named.
     """
-    from llama_index.core.retrievers import BaseRetriever
-    from llama_index.core.schema import NodeWithScore, TextNode
+    try:
+        from llama_index.core.retrievers import BaseRetriever
+        from llama_index.core.schema import NodeWithScore, TextNode
+    except ImportError as error:
+        raise ImportError(f"as_llamaindex: {error}; pip install earlib[llamaindex]") from error
 
     class EARRetriever(BaseRetriever):
         """Ranks by an `EARMemory`."""

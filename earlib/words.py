@@ -41,9 +41,9 @@ class Words:
         texts : sequence of str
         """
         held = words(list(texts)) if len(texts) else []
-        start, self._rows = self._rows, self._rows + len(held)
-        self._lengths = grown(self._lengths, start, self._rows)
-        self._lengths[start : self._rows] = [len(one) for one in held]
+        start, stop = self._rows, self._rows + len(held)
+        lengths = grown(self._lengths, start, stop)
+        lengths[start:stop] = [len(one) for one in held]
         new = {}
         for row, one in enumerate(held, start):
             for word, count in Counter(one).items():
@@ -52,7 +52,37 @@ class Words:
             stored, size = self._postings.get(word, (np.zeros((2, 0), np.int32), 0))
             stored = grown(stored, size, size + len(pairs), axis=1, least=2)
             stored[:, size : size + len(pairs)] = np.transpose(pairs)
-            self._postings[word] = stored, size + len(pairs)
+            new[word] = stored, size + len(pairs)
+        # Nothing above counts before it is in place here: texts that cannot be indexed leave the index as it was.
+        self._postings.update(new)
+        self._lengths, self._rows = lengths, stop
+
+    def of_rows(self, rows):
+        """The index of some rows alone, which are counted anew from 0 on; no text is read again.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Ascending, int64.
+
+        Returns
+        -------
+        Words
+        """
+        number = np.full(self._rows, -1, np.int32)
+        number[rows] = np.arange(len(rows))
+        parts = [np.zeros((2, 0), np.int32), *(stored[:, :size] for stored, size in self._postings.values())]
+        held = np.concatenate(parts, axis=1)  # one word behind the other
+        ends = np.cumsum([part.shape[1] for part in parts])
+        kept = number[held[0]] >= 0
+        ends = np.concatenate([[0], np.cumsum(kept)])[ends].tolist()
+        held = np.stack([number[held[0, kept]], held[1, kept]])
+        new = Words()
+        new._lengths, new._rows = self._lengths[rows], len(rows)
+        for word, start, stop in zip(self._postings, ends, ends[1:], strict=False):
+            if stop > start:
+                new._postings[word] = held[:, start:stop], stop - start
+        return new
 
     def scores(self, text, alive):
         """BM25 of every row for a question.

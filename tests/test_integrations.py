@@ -1,6 +1,7 @@
 """The memory as a retriever of other packages; each test needs its package, an extra of this one."""
 
 import asyncio
+import sys
 
 import pytest
 from test_memory import made, text
@@ -47,3 +48,16 @@ def test_llamaindex_gets_what_the_memory_returns(memory):
         ]
         assert [one.score for one in found] == pytest.approx([one.score for one in expected])
     assert asyncio.run(retriever.aretrieve("one with a name"))[0].node.node_id == "its name"
+
+
+@pytest.mark.parametrize(
+    ("made_of", "package", "extra"),
+    [
+        (integrations.as_langchain, "langchain_core.documents", "langchain"),
+        (integrations.as_llamaindex, "llama_index.core.retrievers", "llamaindex"),
+    ],
+)
+def test_without_the_package_the_extra_is_named(monkeypatch, memory, made_of, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"pip install earlib\[{extra}\]"):
+        made_of(memory)
