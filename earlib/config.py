@@ -50,7 +50,7 @@ class Config(Checked):
     rank: int = _field(16, "r", "the package's own", "rank of a low-rank adapter", ge=1)
     learned_side: bool = _field(
         False, "w", "the package's own",
-        "scores gain a term w p_i, a reranker's score p_i with a weight w that is learned with the adapter, from 0",
+        "scores gain a term w p_i, a reranker's score p_i with a weight w learned with the adapter, from side_start",
     )
 
     # Exploratory Reflection

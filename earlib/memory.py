@@ -8,16 +8,12 @@
 
 It is the system of the experiments with one replica and one query at a time (`online.OnlineLearner`), over memories
 that come and go. Readers need no lock: each works on what was there when it began. A change is made or not made: it
-runs in a thread of its own (`_alone`), takes effect by one assignment, and what it cannot finish it takes back.
+runs in a thread of its own (`alone.Alone`), takes effect by one assignment, and what it cannot finish it takes back.
 """
 
-import _thread
-import os
-import queue
 import threading
 import warnings
 import weakref
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +23,19 @@ import torch
 
 from earlib import devices, draws, embedding, encoders
 from earlib.adapter import Adapter, gram
+from earlib.alone import Alone
 from earlib.candidates import of_largest, reciprocals, stream
+from earlib.checks import (
+    IDS,
+    check_array,
+    check_distinct,
+    check_text,
+    ids_of,
+    label_of,
+    question,
+    sequence,
+    whole_number,
+)
 from earlib.config import ASSIMILATION, HYBRID, Config
 from earlib.critic import LLMCritic
 from earlib.datasets import near
@@ -42,7 +50,6 @@ POOL = 4  # memories of each ranking that are fused, for each candidate wanted
 CHANGES = 500  # in the journal before the state is written anew: some seconds to do them again on loading
 PROBE = "What an encoder makes of this sentence tells it from others."
 SAME = 0.999  # cosine of two embeddings of it above which they are one encoder's, however it rounds
-IDS = (int, str, np.integer)  # an id of NumPy's is taken for Python's, whose hash and value are the same
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SPARSE = 1024  # rows that are gone before the others are moved together, if they are more than half
 
@@ -135,10 +142,9 @@ class EARMemory:
             raise ValueError(f"dtype = {dtype!r}: expected torch.float32 or torch.float64")
         self.encoder = encoder if callable(encoder) else encoders.get(encoder)
         self.critic, self.dtype = critic, dtype
-        self.seed, self.experiences = _whole(seed, "seed", 0), _whole(experiences, "experiences", 1)
-        self._encoding, self._calls, self._process = threading.Lock(), queue.SimpleQueue(), os.getpid()
-        _thread.start_new_thread(_serve, (self._calls,))  # `threading`'s own start may hang after a signal
-        weakref.finalize(self, self._calls.put, None).atexit = False  # until the very end a change may be made
+        self.seed, self.experiences = whole_number(seed, "seed", 0), whole_number(experiences, "experiences", 1)
+        self._encoding, self._alone = threading.Lock(), Alone()
+        weakref.finalize(self, self._alone.end).atexit = False  # until the very end a change may be made
         self._learner = self._now = self._journal = self._probe = None
         self._room = None  # [capacity, d]: the bank, and room for what is still to come
         self._next = 0  # the next number that is given as an id
@@ -194,7 +200,7 @@ class EARMemory:
         ValueError
             If no memory has this id.
         """
-        now, (id,) = self._now, _ids([id])
+        now, (id,) = self._now, ids_of([id])
         _check_there(now, [id])
         return now.texts[now.place(id)]
 
@@ -225,8 +231,8 @@ class EARMemory:
         """
         texts = encoders._checked(texts)
         for number, text in enumerate(texts):
-            _check_whole(text, f"texts[{number}]")
-        given = None if ids is None else _ids(ids)
+            check_text(text, f"texts[{number}]")
+        given = None if ids is None else ids_of(ids)
         if given is not None and len(given) != len(texts):
             raise ValueError(f"ids: expected {len(texts)}, one a text, got {len(given)}")
         if not texts:
@@ -256,7 +262,7 @@ class EARMemory:
         ValueError
             For an id that no memory has, or one that comes twice; none is removed then.
         """
-        ids = _ids(ids)
+        ids = ids_of(ids)
         if ids:
             self._alone(lambda: self._change("remove", ids=ids))
 
@@ -286,7 +292,7 @@ class EARMemory:
         ValueError
             If k is below 1, or the query holds half of a surrogate pair.
         """
-        query, k, now = _query(query), _whole(k, "k", 1), self._now
+        query, k, now = question(query), whole_number(k, "k", 1), self._now
         if now is None or not now.alive.any():
             return []
         vector = self._encode([query], "query")[0]
@@ -306,7 +312,7 @@ class EARMemory:
 
     def candidates(self, query):
         """Ids of the K candidates that are ranked for a query, in the order of the first stage; it learns nothing."""
-        query, now = _query(query), self._now
+        query, now = question(query), self._now
         if now is None or not now.alive.any():
             return []
         rows, _ = self._candidates(now, query, self._encode([query], "query")[0], self.config.depth)
@@ -378,13 +384,13 @@ class EARMemory:
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
-        query, ids, now = _query(query), _ids(ids), self._now
+        query, ids, now = question(query), ids_of(ids), self._now
         _check_there(now, ids)
         if not ids:
             raise ValueError("ids: expected at least one")
         if len(ids) > self.config.depth:
             raise ValueError(f"ids: expected at most {self.config.depth} (K), got {len(ids)}")
-        labels = [None] * len(ids) if labels is None else [_label(one) for one in _sequence(labels, "labels")]
+        labels = [None] * len(ids) if labels is None else [label_of(one) for one in sequence(labels, "labels")]
         if len(labels) != len(ids):
             raise ValueError(f"labels: expected {len(ids)}, one an id, got {len(labels)}")
         if all(label is None for label in labels) and self.critic is None:
@@ -416,7 +422,7 @@ class EARMemory:
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
-        query, now, config = _query(query), self._now, self.config
+        query, now, config = question(query), self._now, self.config
         if self.critic is None:
             raise ValueError("critic: expected one, to be asked about the Explorer's slates")
         if now is None or not now.alive.any():
@@ -484,40 +490,6 @@ class EARMemory:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def _alone(self, work):
-        """Run what changes the memory in its own thread, one call after another; wait until it is over.
-
-        Signals reach the main thread alone: what they raise does not cut a change in two, and is raised here once the
-        change is over. The thread also has torch's modes at their defaults, whatever the caller has switched off. It
-        is one for all calls, since a new one would start torch's threads anew, which takes longer than an update.
-        """
-        if self._process != os.getpid():
-            raise RuntimeError(
-                f"the memory belongs to process {self._process}, which this one ({os.getpid()}) was forked from; "
-                "change it there, or load a copy of its folder here"
-            )
-        outcome, over, interrupted = [], _thread.allocate_lock(), None
-        over.acquire()
-
-        def run():
-            try:
-                outcome.append((work(), None))
-            except BaseException as error:
-                outcome.append((None, error))
-            finally:
-                over.release()
-
-        self._calls.put(run)
-        while not outcome:
-            try:
-                over.acquire()
-            except BaseException as error:
-                interrupted = error
-        result, failed = outcome.pop()
-        if interrupted or failed:
-            raise interrupted or failed
-        return result
-
     def _change(self, kind, **what):
         """Make a change: first in the journal, if there is one, then in memory."""
         self._check(kind, what)
@@ -540,7 +512,7 @@ class EARMemory:
         """Refuse what does not fit the memory as it is: a caller's change, or one that a folder tells of."""
         width = self._now.bank.shape[1] if self._now else None
         if kind == "add":
-            _check_distinct(what["ids"])
+            check_distinct(what["ids"])
             used = next((id for id in what["ids"] if id in self), None)
             if used is not None:
                 raise ValueError(f"ids: {used!r} is in use; expected an id of no memory")
@@ -548,7 +520,7 @@ class EARMemory:
             if len(what["ids"]) != count:
                 raise ValueError(f"ids: expected {count}, one a text, found {len(what['ids'])}")
             width = width or what["vectors"].size // max(1, count)
-            _check_array("vectors", what["vectors"], np.float16, (count, width))
+            check_array("vectors", what["vectors"], np.float16, (count, width))
         elif kind == "remove":
             _check_there(self._now, what["ids"])
         else:
@@ -558,7 +530,7 @@ class EARMemory:
             sizes = [[len(one) for one in what[name]] for name in ("slates", "labels")]
             if sizes[0] != sizes[1] or len(set(sizes[0])) != 1 or not there or len(shown) > self.config.depth:
                 raise ValueError(f"slates, labels: expected as many of each, of 1 to {self.config.depth} memories")
-            _check_array("vector", what["vector"], np.float32, (width,))
+            check_array("vector", what["vector"], np.float32, (width,))
 
     def _make(self, kind, what):
         {"add": self._make_add, "remove": self._make_remove, "feedback": self._make_feedback}[kind](**what)
@@ -760,7 +732,7 @@ class EARMemory:
         if bank is not None:
             if bank.dim() != 2 or bank.shape[1] == 0:
                 raise ValueError(f"bank: expected [{len(state.ids)}, d], found {list(bank.shape)}")
-            _check_array("bank", bank.numpy(), np.float16, (len(state.ids), bank.shape[1]))
+            check_array("bank", bank.numpy(), np.float16, (len(state.ids), bank.shape[1]))
             self._begin(bank.shape[1])
             self._make_add(state.texts, state.ids, bank.numpy())
             odd = next((name for name in tensors if not name.startswith("learner.")), None)
@@ -773,7 +745,7 @@ class EARMemory:
 
     def close(self):
         """Let another memory open the folder; this one goes on in memory alone."""
-        if self._process != os.getpid():  # the folder is that process's, which goes on with it
+        if not self._alone.mine():  # the folder is that process's, which goes on with it
             return
 
         def change():
@@ -829,13 +801,6 @@ def _model_critic(client, tokens, query, ids, texts):
     return LLMCritic(client, [query], texts, torch.arange(len(texts))[None], tokens)
 
 
-def _serve(calls):
-    """What a memory's thread does until the memory is gone."""
-    while (call := calls.get()) is not None:
-        call()
-        del call  # it holds the memory
-
-
 def _preset(preset):
     """The configuration and words of a preset, or of the name of one."""
     preset = PRESETS[preset] if isinstance(preset, str) else preset
@@ -845,72 +810,11 @@ def _preset(preset):
     return preset
 
 
-def _sequence(values, name):
-    """A list of what a caller gives; one string is not the sequence of its letters."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise TypeError(f"{name}: expected a sequence, found {type(values).__name__} {values!r}; put it into a list")
-    return list(values)
-
-
-def _ids(ids):
-    """Ids of a caller, in Python's own types: True and 1.0 equal 1, and are another thing."""
-    ids = _sequence(ids, "ids")
-    for id in ids:
-        if isinstance(id, bool) or not isinstance(id, IDS):
-            raise TypeError(f"ids: expected int or str, found {type(id).__name__} {id!r}")
-        if isinstance(id, str):
-            _check_whole(id, f"ids: {id!r}")
-    return [str(id) if isinstance(id, str) else int(id) for id in ids]
-
-
-def _query(query):
-    if not isinstance(query, str):
-        raise TypeError(f"query: expected a string, found {type(query).__name__} {str(query)[:60]!r}")
-    _check_whole(query, "query")
-    return query
-
-
-def _whole(number, name, least):
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-        raise TypeError(f"{name} = {number!r}: expected a whole number, found {type(number).__name__}")
-    if number < least:
-        raise ValueError(f"{name} = {number}: expected at least {least}")
-    return int(number)
-
-
-def _check_whole(text, name):
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        told = f"expected text without lone surrogates, found {text[error.start]!r} at {error.start}"
-        raise ValueError(f"{name}: {told}; decode its source with errors='replace'") from None
-
-
-def _check_array(name, values, dtype, shape):
-    if values.dtype != dtype or values.shape != shape:
-        expected = f"{np.dtype(dtype)} {list(shape)}"
-        raise ValueError(f"{name}: expected {expected}, found {values.dtype} {list(values.shape)}")
-
-
-def _check_distinct(ids):
-    if len(set(ids)) < len(ids):
-        twice = next(id for id, times in Counter(ids).items() if times > 1)
-        raise ValueError(f"ids: {twice!r} comes twice; expected each id once")
-
-
 def _check_there(now, ids):
     for id in ids:
         if now is None or now.place(id) is None:
             raise ValueError(f"ids: {id!r}: expected the id of a memory, and none has it (it may be removed)")
-    _check_distinct(ids)
-
-
-def _label(label):
-    """True, False or None of what a caller may say."""
-    said = label.item() if getattr(label, "ndim", None) == 0 else label  # of NumPy or torch
-    if said is None or isinstance(said, (bool, int, float)) and said in (1, 0, -1):
-        return None if said is None else said > 0
-    raise ValueError(f"labels: {label!r}: expected True, False, 1, 0, -1 or None")
+    check_distinct(ids)
 
 
 def _compacted(now):

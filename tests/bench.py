@@ -330,7 +330,7 @@ def live_memory(experiences=1000):
     embed = embedding.embedder(encodes, "cpu", "full", False)
 
     def looked_up(given, kind):
-        return vectors if kind == "memory" else np.stack([asked[text] for text in given])
+        return vectors[: len(given)] if kind == "memory" else np.stack([asked[text] for text in given])
 
     def milliseconds(work):
         spent = 1000 * np.array([timed(lambda: work(text)) for text in questions])[5:]  # noqa: B023

@@ -17,6 +17,24 @@ def fixed():
     return agent.fixed(TOY, 60)
 
 
+def test_a_life_learns_from_made_dialogues():
+    setting = experiment.Setting(dataset="toy", seeds=1)
+    still, learned = (agent.live(setting, way) for way in ("memory_still", "memory_feedback"))
+    assert np.array_equal(still.queries, learned.queries) and still.values.shape == learned.values.shape
+    half = still.queries.shape[1] // 2
+    assert np.nanmean(learned.values[0, :, half:]) > np.nanmean(still.values[0, :, half:]) + 0.1
+    assert learned.weight[0] != 0.14 and still.weight[0] == pytest.approx(0.14)
+    lives = {"memory_still": still, "memory_feedback": learned}
+    made = agent.along(setting, lives, every=60)
+    values = learned.values[0, 0, 60:120]
+    (row,) = (row for row in made if row["variant"] == "memory_feedback" and row.get("asked") == 120)
+    assert row["measured"] == pytest.approx(100 * np.nanmean(values)) and row["difference"] > 0
+    (_, row) = agent.second_half(setting, lives, "memory_still")
+    assert row["measured"] == pytest.approx(100 * np.nanmean(learned.values[0, 0, half:])) and row["p"] < 0.01
+    told = agent.moments(setting, still, learned, count=2)
+    assert f"found: {(learned.values[0, 0] > still.values[0, 0]).sum()} of" in told and "lost:" in told
+
+
 def test_a_fixed_weight_is_the_best_of_a_life_s_own_first_half(fixed):
     tried = []
     for weight in agent.WEIGHTS:

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import ScriptedServer, says
 
-from earlib import agent, draws, experiment, journal, memory
+from earlib import alone, checks, draws, journal, memory
 from earlib.candidates import Candidates
 from earlib.config import Config
 from earlib.critic import SimulatedCritic
@@ -569,8 +569,8 @@ def test_a_signal_is_raised_once_the_change_is_over():
 
 
 def test_a_memorys_thread_ends_with_it(monkeypatch):
-    real, ended = memory._serve, []
-    monkeypatch.setattr(memory, "_serve", lambda calls: (real(calls), ended.append(True)))
+    real, ended = alone._serve, []
+    monkeypatch.setattr(alone, "_serve", lambda calls: (real(calls), ended.append(True)))
     held = made(20, preset(depth=5))
     told(held, 2)
     del held
@@ -723,9 +723,9 @@ def test_labels_of_all_kinds():
     held = made(10)
     useful = [True, 1, 1.0, np.True_, np.int8(1), np.float32(1), torch.tensor(1), torch.tensor(True), np.array(1)]
     for label in useful:
-        assert memory._label(label) is True
+        assert checks.label_of(label) is True
     for label in (False, 0, -1, 0.0, -1.0, np.False_, np.int8(-1), np.float64(0), torch.tensor(-1.0)):
-        assert memory._label(label) is False
+        assert checks.label_of(label) is False
     assert held.feedback("x", np.array([1, 2, 3]), torch.tensor([1, 0, -1])) == 3
     assert held.feedback("x", [1, 2], [True, None]) == 1
     index = held._learner.index[0].tolist()
@@ -1018,21 +1018,3 @@ def test_a_language_model_may_be_the_critic(tmp_path, monkeypatch):
     index = held._learner.index[1].tolist()
     said = {index[at] - 1: held._learner.buffer.cited[0, 1, at].item() for at in range(len(index)) if index[at]}
     assert [said[id] for id in shown] == [1.0 if "cello" in text(id) else -1.0 for id in shown]
-
-
-def test_a_life_learns_from_made_dialogues():
-    setting = experiment.Setting(dataset="toy", seeds=1)
-    still, learned = (agent.live(setting, way) for way in ("memory_still", "memory_feedback"))
-    assert np.array_equal(still.queries, learned.queries) and still.values.shape == learned.values.shape
-    half = still.queries.shape[1] // 2
-    assert np.nanmean(learned.values[0, :, half:]) > np.nanmean(still.values[0, :, half:]) + 0.1
-    assert learned.weight[0] != 0.14 and still.weight[0] == pytest.approx(0.14)
-    lives = {"memory_still": still, "memory_feedback": learned}
-    made = agent.along(setting, lives, every=60)
-    values = learned.values[0, 0, 60:120]
-    (row,) = (row for row in made if row["variant"] == "memory_feedback" and row.get("asked") == 120)
-    assert row["measured"] == pytest.approx(100 * np.nanmean(values)) and row["difference"] > 0
-    (_, row) = agent.second_half(setting, lives, "memory_still")
-    assert row["measured"] == pytest.approx(100 * np.nanmean(learned.values[0, 0, half:])) and row["p"] < 0.01
-    told = agent.moments(setting, still, learned, count=2)
-    assert f"found: {(learned.values[0, 0] > still.values[0, 0]).sum()} of" in told and "lost:" in told
