@@ -247,7 +247,7 @@ def test_what_cannot_be_read_says_nothing(toy):
 @pytest.fixture(scope="module")
 def spending(toy):
     setting, config, *_ = toy
-    return bandits.on_questions(setting, config, False, 6, 4)
+    return bandits.on_questions(setting, config, None, 6, 4, repeats=2)
 
 
 def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(spending):
@@ -256,18 +256,20 @@ def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(
         counted = ~np.isnan(reached.values)
         assert np.array_equal(counted, ~np.isnan(reached.calls)) and np.nanmax(reached.calls) <= 4
         for seed, question in np.argwhere(counted):
-            calls = next((c for c in range(4) if spending.gain[c, seed, question] < bound), 4)
-            assert reached.calls[seed, question] == calls
-            assert reached.values[seed, question] == spending.values["posterior"][calls, seed, question]
+            gain, recall = (one[..., seed, question] for one in (spending.gain, spending.values["posterior"]))
+            calls = [next((c for c in range(4) if gain[c, critic] < bound), 4) for critic in range(2)]
+            assert reached.calls[seed, question] == np.mean(calls)
+            assert reached.values[seed, question] == np.mean([recall[c, critic] for critic, c in enumerate(calls)])
     assert np.nanmax(bandits.early(spending, [1.0] * 2, 4).calls) == 0
 
 
 def test_one_who_is_told_asks_least(spending):
     reached, recall = bandits.told(spending, 4), spending.values["posterior"][:5]
     for seed, question in np.argwhere(~np.isnan(reached.values)):
-        solved = [c for c in range(5) if recall[c, seed, question] == 1]
-        assert reached.calls[seed, question] == (solved[0] if solved else 4)
-        assert reached.values[seed, question] == bool(solved)
+        of_critic = recall[..., seed, question].T
+        solved = [next((c for c in range(5) if one[c] == 1), None) for one in of_critic]
+        assert reached.calls[seed, question] == np.mean([4 if c is None else c for c in solved])
+        assert reached.values[seed, question] == np.mean([c is not None for c in solved])
     assert np.nanmean(reached.values) >= np.nanmean(recall[4])
 
 
@@ -275,16 +277,16 @@ def test_on_questions_nothing_is_fitted_to_evaluation_questions(toy, spending, m
     setting, config, found, *_ = toy
     fitted, plain = [], bandits._fitted
     monkeypatch.setattr(bandits, "_fitted", lambda *given: fitted.append(given) or plain(*given))
-    again = bandits.on_questions(setting, config, False, 6, 4)
+    again = bandits.on_questions(setting, config, None, 6, 4, repeats=2)
     for seed, told in enumerate(fitted):
         train, evaluation = experiment.split(found.scopes, setting, seed)
         assert set(told[3]) <= set(train) and not set(told[3]) & set(evaluation)
     assert all(np.array_equal(again.values[name], spending.values[name], equal_nan=True) for name in bandits.BANDITS)
-    assert spending.values["posterior"].shape == (7, 2, len(spending.queries[0])) == spending.gain.shape
+    assert spending.values["posterior"].shape == (7, 2, 2, len(spending.queries[0])) == spending.gain.shape
     assert [practice.worth.shape for practice in spending.practice] == [(5, len(told[3])) for told in fitted]
     static = experiment.run_control(setting, "retriever")
     for name in ("posterior", bandits.CONTROL):
-        assert np.array_equal(spending.values[name][0], static.values[0], equal_nan=True)
+        assert np.array_equal(spending.reached(name, 0), static.values[:1], equal_nan=True)
 
 
 def test_a_prior_is_that_of_the_critic_s_answers_to_the_whole_ranking(toy):
@@ -311,13 +313,13 @@ def test_asking_about_others_never_costs_what_is_held_where_citations_need_gold(
 @pytest.mark.parametrize("errors", ["global", "persistent"])
 def test_a_critic_may_err_in_every_way(toy, errors):
     setting, config, *_ = toy
-    spent = bandits.on_questions(setting, config, False, 2, 2, config.model_copy(update={"errors": errors}))
+    spent = bandits.on_questions(setting, config, None, 2, 2, critic=config.model_copy(update={"errors": errors}))
     assert np.nanmean(spent.values["posterior"][2]) > np.nanmean(spent.values["posterior"][0])
 
 
 def test_a_critic_that_errs_otherwise_changes_what_is_asked_of_it_alone(toy, spending):
     setting, config, *_ = toy
-    worse = bandits.on_questions(setting, config, False, 6, 4, config.model_copy(update={"recall": 20.0}))
+    worse = bandits.on_questions(setting, config, None, 6, 4, 2, config.model_copy(update={"recall": 20.0}))
     before, after = spending.values, worse.values
     assert all(np.array_equal(before[name][0], after[name][0], equal_nan=True) for name in bandits.BANDITS)
     assert np.nanmean(after["posterior"][4]) < np.nanmean(before["posterior"][4])
