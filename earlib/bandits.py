@@ -185,7 +185,7 @@ def worth(weights, sets, size):
 
 
 def _within(kept, depth):
-    """Numbers of the hypotheses all of whose gold is among some candidates, `[..., s]`, in the order of `hypotheses`."""
+    """Where `hypotheses` has those all of whose gold is among some candidates, `[..., s]`: their numbers."""
     kept = kept.sort(-1).values
     first, second = torch.triu_indices(kept.shape[-1], kept.shape[-1], 1)
     i, j = kept[..., first], kept[..., second]
