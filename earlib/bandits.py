@@ -181,8 +181,16 @@ def by_posterior(config, prior, scores, ask, calls):
 def worth(weights, sets, size):
     """Weight of the hypotheses all of whose gold is among the candidates with the largest marginal weight, `[...]`."""
     held = weights @ sets.to(weights.dtype)
-    left_out = 1 - torch.zeros_like(held).scatter(-1, best(held.round(decimals=9), size), 1)
-    return (weights * (left_out @ sets.to(weights.dtype).T == 0)).sum(-1)
+    return weights.gather(-1, _within(best(held.round(decimals=9), size), sets.shape[1])).sum(-1)
+
+
+def _within(kept, depth):
+    """Where `hypotheses` has those all of whose gold is among some candidates, `[..., s]`: their numbers."""
+    kept = kept.sort(-1).values
+    first, second = torch.triu_indices(kept.shape[-1], kept.shape[-1], 1)
+    i, j = kept[..., first], kept[..., second]
+    pairs = 1 + depth + i * (2 * depth - i - 1) // 2 + j - i - 1
+    return torch.cat([torch.zeros_like(kept[..., :1]), 1 + kept, pairs], -1)
 
 
 def outlook(likely, sets, size, recall, precision):
@@ -368,16 +376,23 @@ BANDITS = (CONTROL, BELOW, "ucb", "thompson", "posterior")
 
 
 class Spending(NamedTuple):
-    """What was reached on the evaluation questions of a setting, and what a bound for stopping can be chosen by."""
+    """What was reached on the evaluation questions of a setting, and what a bound for stopping can be chosen by.
 
-    values: dict  # bandit -> [C + 1, R, E] recall@5 after each number of calls
-    gain: np.ndarray  # [C + 1, R, E] as in `Spent`, by the posterior
+    Every question is put to D critics that err independently of each other.
+    """
+
+    values: dict  # bandit -> [C + 1, D, R, E] recall@5 after each number of calls
+    gain: np.ndarray  # [C + 1, D, R, E] as in `Spent`, by the posterior
     practice: list  # of each seed, the Spent of training questions
     queries: np.ndarray  # [R, E]
 
+    def reached(self, bandit, count):
+        """Recall@5 after some number of calls, the mean over the critics, `[1, R, E]`."""
+        return self.values[bandit][[count]].mean(1)
+
 
 class Early(NamedTuple):
-    """What the posterior reaches that stops early."""
+    """What the posterior reaches that stops early, the mean over the critics."""
 
     values: np.ndarray  # [R, E] recall@5
     calls: np.ndarray  # [R, E] that were asked; NaN for questions without gold, as in `values`
@@ -398,7 +413,7 @@ def early(spending, bounds, most):
     Early
     """
     recall, gain = spending.values["posterior"][: most + 1], torch.from_numpy(spending.gain[: most + 1])
-    calls = np.stack([stopped(gain[:, seed], bound).numpy() for seed, bound in enumerate(bounds)])
+    calls = np.stack([stopped(gain[:, :, seed], bound).numpy() for seed, bound in enumerate(bounds)], 1)
     return _asked(recall, calls)
 
 
@@ -412,16 +427,18 @@ def told(spending, most):
 
 
 def _asked(recall, calls):
-    values = np.take_along_axis(recall, calls[None], 0)[0]
-    return Early(values, np.where(np.isnan(values), np.nan, calls))
+    """What is reached where each question, `[D, R, E]`, stops after its own number of calls."""
+    values = np.take_along_axis(recall, calls[None], 0)[0].mean(0)
+    return Early(values, np.where(np.isnan(values), np.nan, calls.mean(0)))
 
 
-def on_questions(setting, config, learned, calls, most, critic=None):
+def on_questions(setting, config, chosen, calls, most, repeats=1, critic=None):
     """Spend calls on the ranking of the static retriever or of a trained adapter, in each of the ways of `BANDITS`.
 
     The prior of each seed is fitted to citations of the last fifth of its training questions, each of whose candidates
     the critic was asked about once, ranked by an adapter that was trained on the others. On the same questions `most`
-    calls are spent for practice.
+    calls are spent for practice. The evaluation questions are put to D critics, of which critic d of seed i draws its
+    errors as seed i + d R, R the number of seeds: what one of them happens to miss is no property of a bandit.
 
     Parameters
     ----------
@@ -429,36 +446,58 @@ def on_questions(setting, config, learned, calls, most, critic=None):
         With a random split, so that all seeds evaluate as many questions.
     config : Config
         How the adapter learns; its Explorer, s, and the precision and recall that the critic states.
-    learned : bool
-        Whether the ranking is a trained adapter's.
+    chosen : list of dict or None
+        Hyper-parameters that each seed has for itself, one a seed, if the ranking is a trained adapter's; None for
+        that of the static retriever.
     calls : int
         C.
     most : int
         Calls that stopping early is held against.
+    repeats : int
+        D.
     critic : Config, optional
         How the critic that is asked really errs; default: as it states.
 
     Returns
     -------
     Spending
+
+    Raises
+    ------
+    ValueError
+        If there are fewer calls than `most`, or no critic to ask.
     """
+    if calls < most:
+        raise ValueError(f"calls = {calls}: expected at least {most}, which stopping early is held against")
+    if repeats < 1:
+        raise ValueError(f"repeats = {repeats}: expected at least 1 critic to put each question to")
     found = experiment.candidates_of(setting, config.depth)
     kept_apart = setting.model_copy(update={"validate_on_training": True})
-    weights = [experiment.trained_weights(one, config) if learned else None for one in (setting, kept_apart)]
+    taught, taught_less = (_weights(one, config, chosen) for one in (setting, kept_apart))
     values, gains, practices, queries = {name: [] for name in BANDITS}, [], [], []
     for seed in range(setting.seeds):
-        of_seed = [None if W is None else W[:, [seed]] for W in weights]
         (train, evaluation), (_, part) = (experiment.split(found.scopes, one, seed) for one in (setting, kept_apart))
         asking = critic or config, found, seed, train
-        prior, practice = _fitted(config, asking, of_seed[1], part, most)
-        spent = _spend(config, asking, of_seed[0], evaluation, calls, prior)
+        prior, practice = _fitted(config, asking, taught_less[seed], part, most)
+        ranked, spent = scored(found, taught[seed], evaluation), []
+        for number in range(seed, setting.seeds * repeats, setting.seeds):
+            spent.append(_spend(config, (critic or config, found, number, train), ranked, evaluation, calls, prior))
         for name in BANDITS:
-            values[name].append(_recall(found, evaluation, spent[name].slates))
-        gains.append(spent["posterior"].gain)
+            values[name].append(torch.stack([_recall(found, evaluation, one[name].slates) for one in spent], 1))
+        gains.append(torch.stack([one["posterior"].gain for one in spent], 1))
         practices.append(practice)
         queries.append(evaluation)
-    stacked = {name: torch.stack(parts, 1).numpy() for name, parts in values.items()}
-    return Spending(stacked, torch.stack(gains, 1).numpy(), practices, np.stack(queries))
+    stacked = {name: torch.stack(parts, 2).numpy() for name, parts in values.items()}
+    return Spending(stacked, torch.stack(gains, 2).numpy(), practices, np.stack(queries))
+
+
+def _weights(setting, config, chosen):
+    """W_q and W_m of each seed, `[2, 1, d, d]`, learned with what it chose; None where nothing is learned."""
+    if chosen is None:
+        return [None] * setting.seeds
+    distinct = [choice for at, choice in enumerate(chosen) if choice not in chosen[:at]]
+    of_choice = [experiment.trained_weights(setting, config.model_copy(update=choice)) for choice in distinct]
+    return [of_choice[distinct.index(choice)][:, [seed]] for seed, choice in enumerate(chosen)]
 
 
 def _fitted(config, asking, weights, part, most):
@@ -471,11 +510,10 @@ def _fitted(config, asking, weights, part, most):
     return prior, by_posterior(config, prior, scores, _critic(*asking, part, "test", most), most)
 
 
-def _spend(config, asking, weights, queries, calls, prior):
-    """Every way to spend calls on the same questions, each with the same random numbers of the critic."""
-    _, found, seed, _ = asking
-    scores, similarity = scored(found, weights, queries)
-    uniforms = torch.from_numpy(draws.generator(seed, "thompson").random((len(queries), calls, config.depth)))
+def _spend(config, asking, ranked, queries, calls, prior):
+    """Every way to spend calls on the same questions, `ranked` as `scored` does, asking one and the same critic."""
+    scores, similarity = ranked
+    uniforms = torch.from_numpy(draws.generator(asking[2], "thompson").random((len(queries), calls, config.depth)))
 
     def ask():
         return _critic(*asking, queries, "test", calls)

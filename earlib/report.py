@@ -323,7 +323,7 @@ def _gain(row):
     keys = (key for key, value in further(row).items() if value is not None and key not in ("split", "part", "over"))
     told = [_label(row, key) for key in keys]
     what = _label(row, "variant") + (f" ({', '.join(told)})" if told else "")
-    where = f"{_place(row['dataset'], row['encoder'])}, {paper.label(row.get('split', 'random'))}"
+    where = _place(row["dataset"], row["encoder"], row.get("split"))  # none where nothing is split
     gap = "–"
     if row.get("difference") is not None:
         gap = f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
@@ -342,8 +342,8 @@ def _headline(row):
     return f"| {what} | {_place(row['dataset'], row['encoder'])} | {_starred(row)} | {reported} | {row['verdict']} |"
 
 
-def _place(dataset, encoder):
-    return ", ".join(paper.label(name) for name in (dataset, encoder) if name is not None)
+def _place(*names):
+    return ", ".join(paper.label(name) for name in names if name is not None)
 
 
 def _table_first(id):

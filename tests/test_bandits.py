@@ -8,12 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import beta
 
 from earlib import bandits, draws, evaluate, experiment
 from earlib.bandits import Prior
 from earlib.config import Config
 from earlib.critic import SimulatedCritic
 from earlib.explorer import explore, select_slate
+from earlib.ranking import best
 
 RECALL, PRECISION = 0.86, 0.88
 
@@ -179,6 +181,56 @@ def test_thompson_sampling_explores_by_its_numbers_and_learns(toy):
     assert reached[-1] > reached[0] + 0.2
 
 
+def plain_slate(values, similarity, diversity):
+    """Greedily, the candidate of the largest value less its similarity to the nearest one chosen."""
+    chosen = []
+    while len(chosen) < 5:
+        left = [i for i in range(len(values)) if i not in chosen]
+        near = {i: max((similarity[i][j] for j in chosen), default=0.0) for i in left}
+        chosen.append(max(left, key=lambda i: values[i] - diversity * near[i]))
+    return chosen
+
+
+def test_thompson_sampling_is_that_of_a_plain_loop(toy):
+    """Usefulness 2 x - 1 with x from Beta(1 + a, 1 + b) asks, its mean answers."""
+    _, config, _, queries, scores, similarity = toy
+    uniforms = torch.from_numpy(np.random.default_rng(2).random((len(queries), 6, config.depth)))
+    asked, ask = [], asker(toy, 6)
+    given = scores, similarity, lambda c, slate: asked.append(slate) or ask(c, slate), 6, uniforms
+    spent = bandits.by_thompson(config, *given)
+    for number in range(len(queries)):
+        z, gram = scores[number].tolist(), similarity[number].tolist()
+        a, b = np.zeros(len(z)), np.zeros(len(z))
+        for call in range(7):
+            mean = config.relevance * np.array(z) + config.exploration * (2 * (1 + a) / (2 + a + b) - 1)
+            assert spent.slates[call, number].tolist() == plain_slate(mean, gram, config.diversity)
+            if call < 6:
+                useful = 2 * beta.ppf(uniforms[number, call].numpy(), 1 + a, 1 + b) - 1
+                drawn = config.relevance * np.array(z) + config.exploration * useful
+                slate = plain_slate(drawn, gram, config.diversity)
+                assert asked[call][number].tolist() == slate
+                cited = ask(call, asked[call])[0][number].numpy() > 0
+                a[slate] += cited
+                b[slate] += ~cited
+
+
+def test_the_gain_of_a_call_is_measured_from_what_is_held_by_then(toy):
+    _, config, _, _, scores, _ = toy
+    prior, sets, asked, ask = Prior(0.06, (0.3, 0.6, 0.1)), bandits.hypotheses(config.depth), [], asker(toy, 2)
+    spent = bandits.by_posterior(config, prior, scores, lambda c, slate: asked.append(slate) or ask(c, slate), 2)
+    total = bandits.log_prior(prior, scores.double(), sets)
+    for call in range(3):
+        likely = total.softmax(-1)
+        slate, expected = bandits.outlook(likely, sets, config.slate_size, RECALL, PRECISION)
+        now = bandits.worth(likely, sets, config.slate_size)
+        torch.testing.assert_close(spent.worth[call], now)
+        torch.testing.assert_close(spent.gain[call], expected - now)
+        if call < 2:
+            assert torch.equal(asked[call], slate)
+            total = total + bandits.log_likelihood(slate, ask(call, slate)[0], sets, RECALL, PRECISION)
+    assert not torch.equal(spent.worth[0], spent.worth[2])
+
+
 def test_a_prior_is_found_again_from_citations_alone():
     """Questions whose gold is drawn from a known prior: its shares and temperature come out; no gold label is read."""
     rng, K, N = np.random.default_rng(0), 10, 3000
@@ -247,7 +299,7 @@ def test_what_cannot_be_read_says_nothing(toy):
 @pytest.fixture(scope="module")
 def spending(toy):
     setting, config, *_ = toy
-    return bandits.on_questions(setting, config, False, 6, 4)
+    return bandits.on_questions(setting, config, None, 6, 4, repeats=2)
 
 
 def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(spending):
@@ -256,18 +308,20 @@ def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(
         counted = ~np.isnan(reached.values)
         assert np.array_equal(counted, ~np.isnan(reached.calls)) and np.nanmax(reached.calls) <= 4
         for seed, question in np.argwhere(counted):
-            calls = next((c for c in range(4) if spending.gain[c, seed, question] < bound), 4)
-            assert reached.calls[seed, question] == calls
-            assert reached.values[seed, question] == spending.values["posterior"][calls, seed, question]
+            gain, recall = (one[..., seed, question] for one in (spending.gain, spending.values["posterior"]))
+            calls = [next((c for c in range(4) if gain[c, critic] < bound), 4) for critic in range(2)]
+            assert reached.calls[seed, question] == np.mean(calls)
+            assert reached.values[seed, question] == np.mean([recall[c, critic] for critic, c in enumerate(calls)])
     assert np.nanmax(bandits.early(spending, [1.0] * 2, 4).calls) == 0
 
 
 def test_one_who_is_told_asks_least(spending):
     reached, recall = bandits.told(spending, 4), spending.values["posterior"][:5]
     for seed, question in np.argwhere(~np.isnan(reached.values)):
-        solved = [c for c in range(5) if recall[c, seed, question] == 1]
-        assert reached.calls[seed, question] == (solved[0] if solved else 4)
-        assert reached.values[seed, question] == bool(solved)
+        of_critic = recall[..., seed, question].T
+        solved = [next((c for c in range(5) if one[c] == 1), None) for one in of_critic]
+        assert reached.calls[seed, question] == np.mean([4 if c is None else c for c in solved])
+        assert reached.values[seed, question] == np.mean([c is not None for c in solved])
     assert np.nanmean(reached.values) >= np.nanmean(recall[4])
 
 
@@ -275,16 +329,101 @@ def test_on_questions_nothing_is_fitted_to_evaluation_questions(toy, spending, m
     setting, config, found, *_ = toy
     fitted, plain = [], bandits._fitted
     monkeypatch.setattr(bandits, "_fitted", lambda *given: fitted.append(given) or plain(*given))
-    again = bandits.on_questions(setting, config, False, 6, 4)
+    again = bandits.on_questions(setting, config, None, 6, 4, repeats=2)
     for seed, told in enumerate(fitted):
         train, evaluation = experiment.split(found.scopes, setting, seed)
         assert set(told[3]) <= set(train) and not set(told[3]) & set(evaluation)
     assert all(np.array_equal(again.values[name], spending.values[name], equal_nan=True) for name in bandits.BANDITS)
-    assert spending.values["posterior"].shape == (7, 2, len(spending.queries[0])) == spending.gain.shape
+    assert spending.values["posterior"].shape == (7, 2, 2, len(spending.queries[0])) == spending.gain.shape
     assert [practice.worth.shape for practice in spending.practice] == [(5, len(told[3])) for told in fitted]
     static = experiment.run_control(setting, "retriever")
     for name in ("posterior", bandits.CONTROL):
-        assert np.array_equal(spending.values[name][0], static.values[0], equal_nan=True)
+        assert np.array_equal(spending.reached(name, 0), static.values[:1], equal_nan=True)
+
+
+RATES = [{"learning_rate": 1e-3}, {"learning_rate": 5e-4}]  # one a seed
+
+
+@pytest.fixture(scope="module")
+def taught(toy):
+    """Weights of the adapters of each rate, trained on all training questions and on four fifths of them."""
+    setting, config, *_ = toy
+    kept_apart = setting.model_copy(update={"validate_on_training": True})
+    return [
+        [experiment.trained_weights(one, config.model_copy(update=rate)) for rate in RATES]
+        for one in (setting, kept_apart)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(toy, taught):
+    setting, config, *_ = toy
+    return bandits.on_questions(setting, config, RATES, 4, 4, repeats=2)
+
+
+def test_each_seed_s_ranking_is_that_of_its_own_adapter_with_the_rate_it_chose(toy, taught, trained):
+    setting, config, found, *_ = toy
+    answered = experiment.run_chosen(setting, "ear_adapter", RATES)
+    assert np.array_equal(trained.reached(bandits.CONTROL, 0), answered.values[:1], equal_nan=True)
+    reached = {}
+    for seed, rate in itertools.product(range(2), range(2)):
+        queries = trained.queries[1]
+        scores, _ = bandits.scored(found, taught[0][rate][:, [seed]], queries)
+        reached[seed, rate] = bandits._recall(found, queries, best(scores, 5)[None])[0].numpy()
+    own = reached.pop((1, 1))
+    assert np.array_equal(trained.reached("posterior", 0)[0, 1], own, equal_nan=True)
+    assert not any(np.array_equal(own, other, equal_nan=True) for other in reached.values())
+
+
+def test_what_is_practised_is_ranked_by_an_adapter_that_was_not_taught_it(toy, taught, trained):
+    """Its prior from the one pass of answers, its calls from another: the critic errs anew."""
+    setting, config, found, *_ = toy
+    kept_apart = setting.model_copy(update={"validate_on_training": True})
+    for seed, practice in enumerate(trained.practice):
+        part, asking = experiment.split(found.scopes, kept_apart, seed)[1], (config, found, seed, None)
+        for weights, own in ((taught[1], True), (taught[0], False)):
+            scores, _ = bandits.scored(found, weights[seed][:, [seed]], part)
+            shown, ask = best(scores, config.depth).split(5, dim=-1), bandits._critic(*asking, part, "train", 4)
+            prior = bandits.fit(scores, [(one, ask(c, one)[0]) for c, one in enumerate(shown)], RECALL, PRECISION)
+            for purpose in ("test", "train"):
+                ask = bandits._critic(*asking, part, purpose, 4)
+                again = bandits.by_posterior(config, prior, scores, ask, 4)
+                assert torch.equal(again.worth, practice.worth) == (own and purpose == "test")
+
+
+def test_every_seed_and_repeat_has_random_numbers_of_its_own(toy, monkeypatch):
+    setting, config, *_ = toy
+    drawn, asked, by_thompson, critic = [], [], bandits.by_thompson, bandits._critic
+    monkeypatch.setattr(bandits, "by_thompson", lambda *given: drawn.append(given[-1]) or by_thompson(*given))
+    monkeypatch.setattr(bandits, "_critic", lambda *given: asked.append((given[2], given[5])) or critic(*given))
+    spent = bandits.on_questions(setting, config, None, 2, 2, repeats=2)
+    numbers = [0, 2, 1, 3]  # of seed 0 and its repeat, of seed 1 and its repeat
+    for number, uniforms in zip(numbers, drawn, strict=True):
+        assert torch.equal(uniforms, torch.from_numpy(draws.generator(number, "thompson").random(uniforms.shape)))
+    evaluated = [number for number, purpose in asked if purpose == "test"]
+    assert evaluated == [0, *[0] * 5, *[2] * 5, 1, *[1] * 5, *[3] * 5]  # practice, then the five bandits
+    for bandit in bandits.BANDITS:
+        first, second = spent.values[bandit][2].swapaxes(0, 1)[0]
+        assert not np.array_equal(first, second, equal_nan=True)
+        both = spent.values[bandit][2].mean(0)
+        assert np.array_equal(spent.reached(bandit, 2)[0], both, equal_nan=True)
+
+
+@pytest.mark.parametrize("given", [{"calls": 3}, {"repeats": 0}])
+def test_too_few_calls_or_critics_are_named(toy, given):
+    setting, config, *_ = toy
+    (name, value), = given.items()
+    with pytest.raises(ValueError, match=f"{name} = {value}: expected at least"):
+        bandits.on_questions(setting, config, None, **{"calls": 4, "most": 4, **given})
+
+
+def test_one_seed_is_enough(toy, trained):
+    """What seed 0 reaches with its first critic hangs on no other seed and no other critic."""
+    setting, config, *_ = toy
+    alone = bandits.on_questions(setting.model_copy(update={"seeds": 1}), config, RATES[:1], 4, 4)
+    for bandit in bandits.BANDITS:
+        found, expected = alone.values[bandit][:, 0, 0], trained.values[bandit][:, 0, 0]
+        assert np.array_equal(found, expected, equal_nan=True)
 
 
 def test_a_prior_is_that_of_the_critic_s_answers_to_the_whole_ranking(toy):
@@ -311,13 +450,13 @@ def test_asking_about_others_never_costs_what_is_held_where_citations_need_gold(
 @pytest.mark.parametrize("errors", ["global", "persistent"])
 def test_a_critic_may_err_in_every_way(toy, errors):
     setting, config, *_ = toy
-    spent = bandits.on_questions(setting, config, False, 2, 2, config.model_copy(update={"errors": errors}))
+    spent = bandits.on_questions(setting, config, None, 2, 2, critic=config.model_copy(update={"errors": errors}))
     assert np.nanmean(spent.values["posterior"][2]) > np.nanmean(spent.values["posterior"][0])
 
 
 def test_a_critic_that_errs_otherwise_changes_what_is_asked_of_it_alone(toy, spending):
     setting, config, *_ = toy
-    worse = bandits.on_questions(setting, config, False, 6, 4, config.model_copy(update={"recall": 20.0}))
+    worse = bandits.on_questions(setting, config, None, 6, 4, 2, config.model_copy(update={"recall": 20.0}))
     before, after = spending.values, worse.values
     assert all(np.array_equal(before[name][0], after[name][0], equal_nan=True) for name in bandits.BANDITS)
     assert np.nanmean(after["posterior"][4]) < np.nanmean(before["posterior"][4])

@@ -311,6 +311,17 @@ def test_the_start_of_a_low_rank_adapter_is_a_seed_s_own():
         Config(side_start=0.1)
 
 
+@pytest.mark.parametrize(("rank", "dimension"), [(16, 400), (64, 100)])
+def test_a_low_rank_adapter_starts_at_the_scale_of_its_width(rank, dimension):
+    """A keeps the length of what it is applied to, up to the share r / d of the directions; B is zero."""
+    *directions, B_q, B_m = start(Config(adapter="low-rank", rank=rank), (0, 1), dimension)
+    assert not torch.equal(*directions) and not B_q.any() and not B_m.any()
+    for A in directions:
+        assert A.shape == (2, rank, dimension)
+        assert A.std().item() == pytest.approx(dimension**-0.5, rel=0.03)
+        assert abs(A.mean().item()) < 0.05 * dimension**-0.5
+
+
 @pytest.mark.parametrize("start", [0.0, 0.3])
 def test_a_learned_term_follows_its_gradient(start):
     """The weight w of side information: one plain step by finite differences of the loss, and scores that show it."""

@@ -60,6 +60,21 @@ def test_a_seed_runs_with_what_it_chose():
         assert np.array_equal(mixed.slates[seed, held], alone.slates[seed][alone.queries[seed] >= 0])
 
 
+def test_a_curve_of_a_seed_is_that_of_what_it_chose():
+    """Each seed follows its own choice, and the end of the curve is what `run_chosen` answers."""
+    setting, chosen = Setting(**TOY, evaluate_every=80), [CHOICES[1], CHOICES[0]]
+    points = experiment.curve(setting, "ear_adapter", chosen, **ASSIMILATION)
+    alone = [experiment.run(setting, Config(**ASSIMILATION, **choice)).adapter[:, 0, seed]
+             for seed, choice in enumerate(chosen)]  # fmt: skip
+    expected = 100 * np.nanmean(alone, axis=2).mean(0)
+    assert [row["measured"] for row in points] == pytest.approx(expected)
+    same, swapped = (experiment.curve(setting, "ear_adapter", one, **ASSIMILATION)[-1]["measured"]
+                     for one in (None, chosen[::-1]))  # fmt: skip
+    assert len({points[-1]["measured"], same, swapped}) == 3
+    values, *_ = experiment.run_chosen(setting, "ear_adapter", chosen, **ASSIMILATION)
+    assert points[-1]["measured"] == pytest.approx(100 * np.nanmean(values[0], axis=1).mean())
+
+
 def test_a_choice_is_made_on_training_questions_alone(monkeypatch):
     """What the choice sees holds no evaluation question of its seed, and the best on it is what is chosen."""
     setting, seen = Setting(**TOY), []
@@ -112,6 +127,29 @@ def test_a_stream_is_answered_before_it_is_learned_from():
     assert np.nanmean(streamed.first) > np.nanmean(streamed.static) + 0.1
 
 
+def test_a_conversation_is_asked_again_as_soon_as_its_last_question_was_learned_from():
+    """By hand: a learner stopped at the first update that reaches the end of a conversation, and not one later."""
+    config = Config(**ASSIMILATION, learning_rate=1e-4)
+    found, streamed = experiment.candidates("toy", "minilm", 20), experiment.stream(Setting(**TOY), config)
+    order, place = torch.from_numpy(streamed.queries[[1]]), streamed.place[1]
+    learner = experiment.Learner(config, found, experiment._critic(config, found, (1,), order), (1,))
+    steps, in_time, late = learner.train(order), [], []
+
+    def recall(at):
+        return experiment.evaluate.measure(found, order[:, at], learner.retrieve(order[:, at]))[0, 0]
+
+    for conversation in range(place.max() + 1):
+        at = np.flatnonzero(place == conversation)
+        while learner.buffer.size <= at[-1]:
+            next(steps)
+        in_time.append(recall(at))
+        for _ in range(2):
+            next(steps, None)
+        late.append(recall(at))
+    assert np.array_equal(streamed.after[1], np.concatenate(in_time), equal_nan=True)
+    assert not np.array_equal(streamed.after[1], np.concatenate(late), equal_nan=True)  # eight questions more do show
+
+
 def test_the_groups_of_notebooks_share_none():
     known = run.sources()
     paper, further = (run._chosen([group], known) for group in ("reproduction", "extensions"))
@@ -135,6 +173,10 @@ def test_extensions_stand_apart_in_the_readme(tmp_path):
     assert "tab02_main_results" in before and "ext01" not in before and "tab02" not in after
     line = "| EAR w/o Explorer at test time (softmax) | toy dialogues, MiniLM, random | 50.0 ± 1.0 [48.0, 52.0] |"
     assert f"{line} +8.0 [+6.0, +10.0] |" in after
+    del row["split"]  # a stream has none, and is not said to have one
+    record = experiment_record("ext05_drift", row)
+    (tmp_path / "smoke" / "ext05_drift.json").write_text(json.dumps(record))
+    assert "(softmax) | toy dialogues, MiniLM | 50.0" in report.readme_tables(tmp_path / "smoke")
 
 
 def experiment_record(id, row):

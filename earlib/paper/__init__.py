@@ -44,6 +44,8 @@ LABELS = {
     "calls_share": "Critic calls asked, of all",
     "against_calls": "against calls",
     "cumulative_gain": "Cumulative gain in Recall@5",
+    "change_to_the_end": "Change of Recall@5 to the end of the stream, points",
+    "against_full": "Against full, paired, points",
     "questions": "Questions answered",
     "learning_rate": "Learning rate",
     "locomo": "LoCoMo",
