@@ -482,10 +482,29 @@ def run_control(setting, name, **changes):
             critic = _critic(config, found, (seed,), train)
             noise = draws.draw(config, (seed,), evaluation, config.depth, len(found.query), "test")
             slates = evaluate.equal_calls(config, found, critic, evaluation, calls, noise)
+        parts.append((evaluation, slates))
+    return answered(found, parts)
+
+
+def answered(found, parts):
+    """Answers of several seeds.
+
+    Parameters
+    ----------
+    found : Candidates
+    parts : sequence of (evaluation, slates)
+        Of each seed: question numbers, `[1, E]`, and candidate indices, `[1, E, s]`.
+
+    Returns
+    -------
+    Answers
+    """
+    runs = []
+    for evaluation, slates in parts:
         values = evaluate.measure(found, evaluation, slates)
         chosen = slates.permute(2, 0, 1)[None].to(torch.int16).numpy()
-        parts.append(Run(np.zeros(1), evaluation.numpy(), values[None], values, values, chosen))
-    merged = _merge(parts)
+        runs.append(Run(np.zeros(1), evaluation.numpy(), values[None], values, values, chosen))
+    merged = _merge(runs)
     return Answers(merged.explorer, merged.queries, np.moveaxis(merged.slates[0], 0, -1))
 
 
@@ -580,9 +599,8 @@ def vary(setting, name, choices, usual):
         Rows as in `rows`, with the hyper-parameters as further keys; those of the usual ones have no difference.
     """
     against = run_variant(setting, name, **usual).values
-    distinct_choices = [choice for at, choice in enumerate(choices) if choice not in choices[:at]]
     made = []
-    for choice in distinct_choices:
+    for choice in distinct(choices):
         values, queries, _ = run_variant(setting, name, **choice)
         made += rows(setting, name, values, queries, None if choice == usual else against, **choice)
     return made
@@ -670,6 +688,11 @@ def tuned(setting, name, choices, **changes):
     return [max(reached, key=lambda number: reached[number][seed]) for seed in range(setting.seeds)], reached
 
 
+def distinct(choices):
+    """The choices of hyper-parameters that differ, in the order in which they first come."""
+    return [choice for at, choice in enumerate(choices) if choice not in choices[:at]]
+
+
 def run_chosen(setting, name, chosen, **changes):
     """Run a variant as `run_variant`, with hyper-parameters that each seed has for itself: `chosen`, a dict a seed."""
     return _answers(name, _chosen(setting, name, chosen, **changes))
@@ -678,7 +701,7 @@ def run_chosen(setting, name, chosen, **changes):
 def _chosen(setting, name, chosen, **changes):
     """The Run of a variant each of whose seeds has hyper-parameters of its own; equal ones run side by side."""
     parts, variant = [None] * setting.seeds, VARIANTS[name]
-    for choice in [one for at, one in enumerate(chosen) if one not in chosen[:at]]:
+    for choice in distinct(chosen):
         result = run(beside(setting, variant.reranker), Config(**{**variant.changes, **changes, **choice}))
         for seed in (seed for seed, one in enumerate(chosen) if one == choice):
             parts[seed] = _alone(result, seed)

@@ -33,21 +33,11 @@ def run_weighted(setting, depth, weights):
     cosine = torch.einsum("nd,nkd->nk", found.query.double(), found.bank.double()[found.index])
     scores = (cosine + w * found.side for w in weights)
     slates = torch.stack([best(one.round(decimals=9), Config().slate_size) for one in scores])  # so that equal ones tie
-    values = evaluate.measure(found, torch.arange(len(cosine)).expand(len(weights), -1), slates)
+    reached = evaluate.measure(found, torch.arange(len(cosine)).expand(len(weights), -1), slates)[0]
     kept_apart, parts, chosen = setting.model_copy(update={"validate_on_training": True}), [], []
     for seed in range(setting.seeds):
         (_, evaluation), (_, part) = (experiment.split(found.scopes, one, seed) for one in (setting, kept_apart))
-        number = int(np.nanmean(values[0][:, part], axis=1).argmax())
+        number = int(np.nanmean(reached[:, part], axis=1).argmax())
         chosen.append(weights[number])
-        parts.append((values[:, number, evaluation], evaluation, slates[number, evaluation].numpy()))
-    width = max(len(evaluation) for _, evaluation, _ in parts)
-    filled = [experiment.Answers(*(_filled(part, width) for part in one)) for one in parts]
-    values, queries, slates = zip(*filled, strict=True)
-    return experiment.Answers(np.stack(values, 1), np.stack(queries), np.stack(slates)), chosen
-
-
-def _filled(part, width):
-    """Values `[3, E]` filled up with NaN, question numbers `[E]` and slates `[E, s]` with -1."""
-    axis = 1 if part.dtype.kind == "f" else 0
-    room = [(0, width - part.shape[axis]) if at == axis else (0, 0) for at in range(part.ndim)]
-    return np.pad(part, room, constant_values=np.nan if part.dtype.kind == "f" else -1)
+        parts.append((torch.from_numpy(evaluation)[None], slates[None, number, evaluation]))
+    return experiment.answered(found, parts), chosen

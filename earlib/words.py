@@ -110,4 +110,3 @@ class Words:
             weight = K1 * (1 - B + B * lengths[held] / mean) if len(held) else 1
             found[held] += (rarity * occurrences / (occurrences + weight)).astype(np.float32)
         return found
-
