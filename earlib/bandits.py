@@ -495,9 +495,10 @@ def _weights(setting, config, chosen):
     """W_q and W_m of each seed, `[2, 1, d, d]`, learned with what it chose; None where nothing is learned."""
     if chosen is None:
         return [None] * setting.seeds
-    distinct = experiment.distinct(chosen)
-    of_choice = [experiment.trained_weights(setting, config.model_copy(update=choice)) for choice in distinct]
-    return [of_choice[distinct.index(choice)][:, [seed]] for seed, choice in enumerate(chosen)]
+    return [
+        experiment.trained_weights(setting, config.model_copy(update=choice), [seed])
+        for seed, choice in enumerate(chosen)
+    ]
 
 
 def _fitted(config, asking, weights, part, most):

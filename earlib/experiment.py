@@ -55,9 +55,11 @@ class Setting(Checked):
     width: int | None = Field(None, description="dimensions into which embeddings are rotated; None: as encoded", ge=1)
     train_queries: int | None = Field(None, description="training queries seen; all if None", ge=1)
     epochs: int = Field(1, description="passes over the training queries", ge=1)
-    evaluate_every: int | None = Field(None, description="training queries between evaluations; None: at the end", ge=1)
+    evaluate_every: int | None = Field(
+        None, description="training queries between evaluations; None: at the end of each pass", ge=1
+    )
     validate_on_training: bool = Field(
-        False, description="a seed evaluates on the last fifth of its training questions, and trains on the others"
+        False, description="a seed evaluates on a fifth kept from its training questions, and trains on the others"
     )
     device: str = Field(default_factory=devices.default, description="where tensors live: cpu, cuda or cuda:N")
 
@@ -150,8 +152,9 @@ def split(scopes, setting, seed):
 
     Seed i takes `numpy.random.default_rng(i)`. Random: its permutation of the questions, the first 80 % to train,
     in that order. By conversation: its choice of a fifth of the conversations to evaluate; the questions of the
-    others, permuted, to train. A later epoch permutes the training questions anew. With `validate_on_training` the
-    last fifth of the training questions takes the place of the evaluation questions, which the seed does not see then.
+    others, permuted, to train. A later epoch permutes the training questions anew. With `validate_on_training` a part
+    kept from training takes the place of the evaluation questions, which the seed does not see then. It is kept as
+    they are: the last fifth of the training questions, or by conversation a fifth of the training conversations.
 
     Parameters
     ----------
@@ -164,6 +167,11 @@ def split(scopes, setting, seed):
     -------
     train, evaluation : numpy.ndarray
         Question numbers, those to train in the order of training.
+
+    Raises
+    ------
+    ValueError
+        If there are too few questions or conversations for each part to have one.
     """
     names, scope = np.unique(np.asarray(scopes), return_inverse=True)
     rng = np.random.default_rng(seed)
@@ -172,32 +180,45 @@ def split(scopes, setting, seed):
         cut = int(TRAINED_SHARE * len(scope))
         learned, kept = order[:cut], order[cut:]
     else:
-        held_out = rng.choice(len(names), max(1, round((1 - TRAINED_SHARE) * len(names))), replace=False)
-        is_kept = np.isin(scope, held_out)
+        is_kept = _of_a_fifth(scope, rng)
         learned, kept = rng.permutation(np.flatnonzero(~is_kept)), np.flatnonzero(is_kept)
-    if setting.validate_on_training:
+    if setting.validate_on_training and setting.split == "random":
         cut = int(TRAINED_SHARE * len(learned))
         learned, kept = learned[:cut], learned[cut:]
+    elif setting.validate_on_training:
+        is_kept = _of_a_fifth(scope[learned], rng)
+        learned, kept = learned[~is_kept], learned[is_kept]
+    if not len(learned):
+        asked = f"{len(scope)} question(s) of {len(names)} conversation(s)"
+        raise ValueError(f"split {setting.split}: {asked} leave none to learn from; expected more of them")
     learned = learned[: setting.train_queries]
     return np.concatenate([learned, *(rng.permutation(learned) for _ in range(setting.epochs - 1))]), kept
 
 
-def run(setting, config):
-    """Train and evaluate one configuration with all seeds of a setting; served from the cache if it ran before.
+def _of_a_fifth(scope, rng):
+    """Which questions are of a random fifth of the conversations, at least one."""
+    names = np.unique(scope)
+    return np.isin(scope, rng.choice(names, max(1, round((1 - TRAINED_SHARE) * len(names))), replace=False))
+
+
+def run(setting, config, only=None):
+    """Train and evaluate one configuration with the seeds of a setting; served from the cache if it ran before.
 
     Parameters
     ----------
     setting : Setting
     config : Config
+    only : sequence of int, optional
+        Those of the seeds that are run; default: all. Fewer side by side may round otherwise.
 
     Returns
     -------
     Run
     """
-    wanted = job(setting, config)
+    wanted = job(setting, config, only)
     result = cached(wanted)
     if result is None:
-        result = compute(setting, wanted.config, wanted.found)
+        result = compute(setting, wanted.config, wanted.found, only)
         keep(wanted, packed(wanted.key, result))
     return result
 
@@ -211,24 +232,24 @@ class Job(NamedTuple):
     key: str
 
 
-def job(setting, config):
+def job(setting, config, only=None):
     """What `run` would compute, with the key by which it is kept."""
     config, found = _relevant(config), candidates_of(setting, config.depth)
-    return Job(setting, config, found, _key(setting, config, found))
+    return Job(setting, config, found, _key(setting, config, found, only))
 
 
-def compute(setting, config, found):
-    """Train and evaluate with all seeds of a setting, whatever is in the cache; parameters and result as in `run`."""
-    groups = {}  # seeds whose splits have the same sizes run side by side
-    for seed in range(setting.seeds):
+def compute(setting, config, found, only=None):
+    """Train and evaluate with the seeds of a setting, whatever is in the cache; parameters and result as in `run`."""
+    seeds, groups = range(setting.seeds) if only is None else only, {}
+    for seed in seeds:  # those whose splits have the same sizes run side by side
         train, evaluation = split(found.scopes, setting, seed)
         groups.setdefault((len(train), len(evaluation)), []).append((seed, train, evaluation))
     parts = {}
     for group in groups.values():
-        seeds, train, evaluation = zip(*group, strict=True)
-        finished = _run_group(setting, config, found, seeds, np.stack(train), np.stack(evaluation))
-        parts |= dict(zip(seeds, finished, strict=True))
-    return _merge([parts[seed] for seed in range(setting.seeds)])
+        alike, train, evaluation = zip(*group, strict=True)
+        finished = _run_group(setting, config, found, alike, np.stack(train), np.stack(evaluation))
+        parts |= dict(zip(alike, finished, strict=True))
+    return _merge([parts[seed] for seed in seeds])
 
 
 def cached(job):
@@ -268,7 +289,7 @@ def _run_group(setting, config, found, seeds, train, evaluation):
 
     untrained = answer(explorer=True)
     seen, adapter = [0], [score(answer())]
-    every = setting.evaluate_every or order.shape[1]
+    every = setting.evaluate_every or order.shape[1] // setting.epochs
     for step in learner.train(order):  # evaluated at the first update that reaches a multiple, and at the end
         if step.seen == order.shape[1] or step.seen // every > (step.seen - config.batch_size) // every:
             seen.append(step.seen)
@@ -291,7 +312,7 @@ def _critic(config, found, seeds, training):
     return SimulatedCritic(config, gold, calibration=training if config.errors == "global" else None)
 
 
-def learners(setting, config, critic=None):
+def learners(setting, config, critic=None, only=None):
     """One learner a seed, not trained yet, with what it is to learn from.
 
     Parameters
@@ -300,6 +321,8 @@ def learners(setting, config, critic=None):
     config : Config
     critic : callable, optional
         As in `earlib.critic`; default: the simulated one of the configuration.
+    only : sequence of int, optional
+        Those of the seeds that are wanted; default: all.
 
     Yields
     ------
@@ -310,33 +333,35 @@ def learners(setting, config, critic=None):
         Which candidates of each question are gold, `[N, K]` bool.
     """
     found = _on(setting.device, candidates_of(setting, config.depth))
-    for seed in range(setting.seeds):
+    for seed in range(setting.seeds) if only is None else only:
         order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None].to(found.bank.device)
         cites = critic or _critic(config, found, (seed,), order)
         yield Learner(config, found, cites, (seed,)), order, found.gold
 
 
-def trained_weights(setting, config):
+def trained_weights(setting, config, only=None):
     """The adapters that a configuration learns; served from the cache if it learned them before.
 
     Parameters
     ----------
     setting : Setting
     config : Config
+    only : sequence of int, optional
+        Those of the seeds that are wanted; default: all.
 
     Returns
     -------
     torch.Tensor
         W_q and W_m of each seed, `[2, R, d, d]`.
     """
-    key = _key(setting, config, candidates_of(setting, config.depth))
+    key = _key(setting, config, candidates_of(setting, config.depth), only)
     path = paths.cache() / "weights" / f"{key}.safetensors"
     try:
         return safetensors.torch.load_file(path)["weights"]
     except (OSError, KeyError, SafetensorError):  # none yet, or cut short: it is learned again
         pass
     parts = []
-    for learner, order, _ in learners(setting, config):
+    for learner, order, _ in learners(setting, config, only=only):
         for _ in learner.train(order):
             pass
         parts.append(torch.stack([W.detach().cpu() for W in learner.adapter.matrices]))
@@ -370,7 +395,7 @@ def _fingerprint(found):
     return found.fingerprint()
 
 
-def _key(setting, config, found):
+def _key(setting, config, found, only=None):
     """Everything that a run depends on; equal keys mean equal runs."""
     core = hashlib.sha256()
     for module in CORE:
@@ -381,6 +406,7 @@ def _key(setting, config, found):
         "candidates": _fingerprint(found),
         "core": core.hexdigest(),
         "torch": torch.__version__,
+        "seeds": list(range(setting.seeds) if only is None else only),
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
@@ -664,7 +690,7 @@ def tuned(setting, name, choices, **changes):
     name : str
         A key of `config.VARIANTS`.
     choices : list of dict
-        Hyper-parameters; of equally good ones the first wins.
+        Hyper-parameters, among them `epochs` for that of the setting; of equally good ones the first wins.
     **changes
         Other hyper-parameters that differ from the paper's defaults.
 
@@ -675,17 +701,27 @@ def tuned(setting, name, choices, **changes):
     reached : dict of int to numpy.ndarray
         Recall@5 in percent on the parts kept, `[R]`, by choice; one with which an adapter diverges has none.
     """
-    kept_apart = setting.model_copy(update={"validate_on_training": True})
-    reached = {}
-    for number, choice in enumerate(choices):
+    passes = [choice.get("epochs", setting.epochs) for choice in choices]
+    where = {"validate_on_training": True, "epochs": max(passes), "evaluate_every": None}
+    kept_apart, reached = setting.model_copy(update=where), {}
+    for number, choice in enumerate(choices):  # one run for all numbers of passes: it is evaluated after each
+        _, more = _chosen_for(setting, choice)
         try:
-            result = run(kept_apart, Config(**{**VARIANTS[name].changes, **changes, **choice}))
+            result = run(kept_apart, Config(**{**VARIANTS[name].changes, **changes, **more}))
         except FloatingPointError:
             continue
-        reached[number] = 100 * np.nanmean(result.adapter[-1, 0], axis=1)
+        reached[number] = 100 * np.nanmean(result.adapter[passes[number], 0], axis=1)
     if not reached:
         raise FloatingPointError(f"{name} diverges with every choice of {choices}; add a smaller learning rate")
     return [max(reached, key=lambda number: reached[number][seed]) for seed in range(setting.seeds)], reached
+
+
+def _chosen_for(setting, choice):
+    """The setting and the hyper-parameters of a choice, which may hold the setting's `epochs`."""
+    return (
+        setting.model_copy(update={"epochs": choice.get("epochs", setting.epochs)}),
+        {name: value for name, value in choice.items() if name != "epochs"},
+    )
 
 
 def distinct(choices):
@@ -702,18 +738,20 @@ def _chosen(setting, name, chosen, **changes):
     """The Run of a variant each of whose seeds has hyper-parameters of its own; equal ones run side by side."""
     parts, variant = [None] * setting.seeds, VARIANTS[name]
     for choice in distinct(chosen):
-        result = run(beside(setting, variant.reranker), Config(**{**variant.changes, **changes, **choice}))
-        for seed in (seed for seed, one in enumerate(chosen) if one == choice):
-            parts[seed] = _alone(result, seed)
+        where, more = _chosen_for(beside(setting, variant.reranker), choice)
+        seeds = [seed for seed, one in enumerate(chosen) if one == choice]
+        result = run(where, Config(**{**variant.changes, **changes, **more}), seeds)
+        for place, seed in enumerate(seeds):
+            parts[seed] = _alone(result, place)
     return _merge(parts)
 
 
-def _alone(result, seed):
+def _alone(result, place):
     """The Run of one seed of several, without what fills up a shorter one."""
-    held = [seed], result.queries[seed] >= 0
+    held = result.queries[place] >= 0
     return Run(
-        result.seen, result.queries[held[0]][:, held[1]],
-        *(part[..., seed, :][..., None, held[1]] for part in result[2:]),
+        result.seen, result.queries[[place]][:, held],
+        *(part[..., place, :][..., None, held] for part in result[2:]),
     )  # fmt: skip
 
 

@@ -49,6 +49,24 @@ def test_choices_are_made_on_training_questions_alone():
         assert len(kept) == pytest.approx(len(train) / 5, abs=1) and not set(kept) & set(evaluation)
 
 
+def test_choices_by_conversation_are_made_on_conversations_that_were_not_learned_from():
+    """The kept part is like the evaluation: whole conversations, of which nothing was seen."""
+    for seed in range(5):
+        setting = Setting(split="conversation")
+        train, evaluation = experiment.split(SCOPES, setting, seed)
+        learned, kept = experiment.split(SCOPES, setting.model_copy(update={"validate_on_training": True}), seed)
+        parts = [{SCOPES[i] for i in part} for part in (learned, kept, evaluation)]
+        assert len(parts[1]) == 1 and sum(map(len, parts)) == len(set(SCOPES)) == len(set.union(*parts))
+        assert [i for i in train if i in set(learned)] == list(learned) and sorted([*learned, *kept]) == sorted(train)
+
+
+@pytest.mark.parametrize("setting", [{"split": "conversation"}, {"split": "random"}])
+def test_too_few_conversations_or_questions_are_told(setting):
+    few = ["a", "b"] if setting["split"] == "conversation" else ["a"]
+    with pytest.raises(ValueError, match=rf"{len(few)} question.* of {len(few)} conversation.* leave none"):
+        experiment.split(few, Setting(**setting, validate_on_training=True), 0)
+
+
 @pytest.mark.parametrize("name", ["retriever", "ear_adapter", "ear", "explorer_test", "equal_calls_2"])
 def test_answers_hold_the_slates_that_were_measured(name):
     setting = Setting(**SMALL, split="conversation")

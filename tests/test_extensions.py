@@ -88,6 +88,24 @@ def test_a_choice_is_made_on_training_questions_alone(monkeypatch):
         assert reached[chosen[seed]][seed] == max(recall[seed] for recall in reached.values())
 
 
+def test_the_number_of_passes_is_chosen_with_the_rest(monkeypatch):
+    """One run of the most passes tells what fewer reach, and each seed trains for as many as it chose."""
+    setting = Setting(**TOY, train_queries=160)
+    choices = [{"learning_rate": rate, "epochs": passes} for rate in (1e-4, 1e-3) for passes in (1, 2)]
+    plain, ran = experiment.run, []
+    monkeypatch.setattr(experiment, "run", lambda *request: ran.append(request) or plain(*request))
+    chosen, reached = experiment.tuned(setting, "ear_adapter", choices, **ASSIMILATION)
+    assert {one.epochs for one, _ in ran} == {2} and len(reached) == 4
+    for number, choice in enumerate(choices):
+        where = Setting(**TOY, train_queries=160, validate_on_training=True, epochs=choice["epochs"])
+        alone = plain(where, Config(**ASSIMILATION, learning_rate=choice["learning_rate"]))
+        assert reached[number] == pytest.approx(100 * np.nanmean(alone.adapter[-1, 0], axis=1))
+    answers = experiment.run_chosen(setting, "ear_adapter", [choices[0], choices[1]], **ASSIMILATION)
+    for seed in range(2):
+        alone = plain(Setting(**TOY, train_queries=160, epochs=seed + 1), Config(**ASSIMILATION, learning_rate=1e-4))
+        assert np.array_equal(answers.values[:, seed], alone.adapter[-1, :, seed], equal_nan=True)
+
+
 def test_a_choice_that_diverges_is_never_made():
     choices = [{"learning_rate": 1e30, "optimizer": "sgd"}, CHOICES[0]]
     chosen, reached = experiment.tuned(Setting(**TOY), "ear_adapter", choices)
