@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from test_run import PARAMETERS, RECORD, gone, outputs, root, start, wait_until, write_notebook  # noqa: F401 (root is a fixture)
+from test_run import PARAMETERS, RECORD, gone, outputs, root, start, wait_until, write_notebook  # noqa: F401 (root and start are fixtures)
 
 from earlib import cluster, datasets, experiment, grid, paths, run
 from earlib.config import VARIANTS, Config
@@ -239,11 +239,11 @@ def waiting(file, then=""):
     )
 
 
-def test_a_notebook_whose_worker_is_killed_runs_again(root, tmp_path_factory):  # noqa: F811
+def test_a_notebook_whose_worker_is_killed_runs_again(root, start, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("signs")
     for name in ("plain", "other"):
         write_notebook(root, name, waiting(folder / "go"), RECORD)
-    process = start(root, "other", "--jobs", "2")
+    process = start("other", "--jobs", "2")
     pids = [folder / f"{name}.pid" for name in ("plain", "other")]
     wait_until(lambda: all(file.exists() and " " in file.read_text() for file in pids))
     kernel, worker = map(int, pids[0].read_text().split())
@@ -262,13 +262,15 @@ def test_a_notebook_whose_worker_is_killed_runs_again(root, tmp_path_factory):  
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_notebooks_leave_no_worker_no_kernel_and_the_old_results(root, tmp_path_factory, sent):  # noqa: F811
+def test_stopped_notebooks_leave_no_worker_no_kernel_and_the_old_results(
+    root, start, tmp_path_factory, sent  # noqa: F811
+):
     assert run.main(["plain", "--profile", "smoke"]) == 0
     old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
     folder = tmp_path_factory.mktemp("signs")
     for name in ("plain", "other"):
         write_notebook(root, name, RECORD.replace("agrees", "changed"), waiting(folder / "never"))
-    process = start(root, "other", "--jobs", "2", start_new_session=True)
+    process = start("other", "--jobs", "2", start_new_session=True)
     pids = [folder / f"{name}.pid" for name in ("plain", "other")]
     wait_until(lambda: all(file.exists() and " " in file.read_text() for file in pids))
     ids = [int(pid) for file in pids for pid in file.read_text().split()]

@@ -574,16 +574,27 @@ def test_list_shows_titles_and_parameters(root, capsys):
     assert "precision: float = 88.0" in shown and "target precision of the critic, %" in shown
 
 
-def start(root, *arguments, **process):
+@pytest.fixture
+def start(root):
+    """Starts the command in a process of its own, which a test that fails does not leave behind."""
     environment = {key: value for key, value in os.environ.items() if key not in ("EARLIB_RESULTS", "EARLIB_BUILD")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "earlib.run", "plain", *arguments, "--profile", "smoke"],
-        env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(run.__file__).parent.parent, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **process,
-    )
+    started = []
+
+    def process(*arguments, **options):
+        started.append(subprocess.Popen(
+            [sys.executable, "-m", "earlib.run", "plain", *arguments, "--profile", "smoke"],
+            env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(run.__file__).parent.parent, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        ))  # fmt: skip
+        return started[-1]
+
+    yield process
+    for one in started:  # its workers and kernels end with it
+        one.kill()
+        one.communicate()
 
 
-def wait_until(condition, seconds=30):
+def wait_until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -600,13 +611,13 @@ def gone(process):
 
 
 @pytest.mark.parametrize("sent, code", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_a_run_cut_short_leaves_the_old_result_no_kernel_and_can_be_repeated(root, sent, code):
+def test_a_run_cut_short_leaves_the_old_result_no_kernel_and_can_be_repeated(root, start, sent, code):
     assert run.main(["plain", "--profile", "smoke"]) == 0
     old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
     pid = root / "pid"
     hang = f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
     write_notebook(root, "plain", RECORD.replace("agrees", "changed"), hang)
-    process = start(root)
+    process = start()
     wait_until(lambda: pid.exists() and pid.read_text())
     process.send_signal(sent)
     _, message = process.communicate(timeout=30)
@@ -620,11 +631,9 @@ def test_a_run_cut_short_leaves_the_old_result_no_kernel_and_can_be_repeated(roo
     assert again == old["plain.json"]
 
 
-def test_two_runs_at_once_do_not_disturb_each_other(root):
-    processes = [start(root, "-p", f"seeds={seeds}") for seeds in (4, 5)]
+def test_two_runs_at_once_do_not_disturb_each_other(root, start):
+    processes = [start("-p", f"seeds={seeds}") for seeds in (4, 5)]
     assert [process.wait(timeout=60) for process in processes] == [0, 0]
-    for process in processes:
-        process.communicate()
     names = {file.name for file in (root / "results" / "smoke").iterdir()}
     assert names == {f"plain--seeds-{seeds}.{kind}" for seeds in (4, 5) for kind in ("ipynb", "json")}
 
