@@ -271,24 +271,31 @@ def show(record, index=("variant",), columns=("metric",), **where):
 # -- README ------------------------------------------------------------------------------------------------------------
 
 
-def readme_tables(folder):
+def readme_tables(folder, larger=None):
     """The README's tables, in Markdown, from the records in a folder: headline rows, and all verdicts by notebook.
 
-    What goes beyond the paper stands apart, below its own heading.
+    What goes beyond the paper stands apart, below its own heading; with it the headline rows of the same notebooks in
+    another folder, `larger`, if there are any.
     """
+    own, others = _records(folder)
+    if not own + others:
+        return "No results are recorded yet: run `make reproduce`."
+    told = [_headlines(own), _verdicts(own, folder.name)]
+    if others:
+        gains = _gains(others + (_records(larger)[1] if larger else []))
+        told += ["### Beyond the paper", gains, _verdicts(others, folder.name)]
+    return "\n\n".join(part for part in told if part)
+
+
+def _records(folder):
+    """The records in a folder: of the paper's tables and figures, and of what goes beyond it."""
     from earlib.run import beyond, own_names  # here because it brings papermill, which no notebook needs
 
     planned = own_names(folder.name)
     stems = (path.stem for path in folder.glob("*.json"))
     ids = sorted((stem for stem in stems if "--" not in stem or stem in planned), key=_table_first)
     records = [load(id, folder.name, folder.parent) for id in ids]
-    if not records:
-        return "No results are recorded yet: run `make reproduce`."
-    own, others = ([one for one in records if beyond(one["id"]) is side] for side in (False, True))
-    told = [_headlines(own), _verdicts(own, folder.name)]
-    if others:
-        told += ["### Beyond the paper", _gains(others), _verdicts(others, folder.name)]
-    return "\n\n".join(part for part in told if part)
+    return [[one for one in records if beyond(one["id"]) is side] for side in (False, True)]
 
 
 def _verdicts(records, profile):
@@ -367,13 +374,13 @@ def main(arguments=None):
     path = paths.ROOT / "README.md"
     try:
         text = path.read_text(encoding="utf-8")
-        fresh = filled(text, readme_tables(paths.reference() / "laptop"))
+        fresh = filled(text, readme_tables(paths.reference() / "laptop", paths.reference() / "laptop-large"))
         if not options.check:
             paths.write_atomically(path, fresh)
     except (OSError, ValueError) as error:
         sys.exit(str(error))
     if options.check and fresh != text:
-        sys.exit("README.md is stale: its tables are not those of results/laptop; run `python -m earlib.report readme`")
+        sys.exit("README.md is stale: its tables are not those of the results; run `python -m earlib.report readme`")
 
 
 if __name__ == "__main__":

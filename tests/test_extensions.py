@@ -195,6 +195,13 @@ def test_extensions_stand_apart_in_the_readme(tmp_path):
     record = experiment_record("ext05_drift", row)
     (tmp_path / "smoke" / "ext05_drift.json").write_text(json.dumps(record))
     assert "(softmax) | toy dialogues, MiniLM | 50.0" in report.readme_tables(tmp_path / "smoke")
+    assert "MPNet" not in report.readme_tables(tmp_path / "smoke")
+    (tmp_path / "laptop-large").mkdir()
+    for id in ("tab02_main_results", "ext01_objective"):
+        record = experiment_record(id, row | {"encoder": "mpnet"}) | {"profile": "laptop-large"}
+        (tmp_path / "laptop-large" / f"{id}.json").write_text(json.dumps(record))
+    both = report.readme_tables(tmp_path / "smoke", tmp_path / "laptop-large")
+    assert both.count("MPNet") == 1 and "(softmax) | toy dialogues, MPNet | 50.0" in both.partition("### Beyond")[2]
 
 
 def experiment_record(id, row):
