@@ -5,11 +5,12 @@ ARGS ?=
 PYTHON := .venv/bin/python
 STAMP := .venv/installed
 LLM_STAMP := .venv-llm/installed
+EXTRAS_STAMP := .venv-extras/installed
 NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/*.ipynb))))
 # `make -j2 reproduce` runs two notebooks at a time.
 JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
 
-.PHONY: help reproduce extensions estimate test llm test-llm data report lab bench lock clean $(NOTEBOOKS)
+.PHONY: help reproduce extensions estimate test llm test-llm test-integrations data report lab bench lock clean $(NOTEBOOKS)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -34,6 +35,9 @@ llm: $(STAMP) $(LLM_STAMP) ## build a server for language models on this machine
 
 test-llm: $(STAMP) $(LLM_STAMP) ## the tests that ask a language model on this machine
 	EARLIB_TEST_LLM=1 $(PYTHON) -m pytest -m llm $(ARGS)
+
+test-integrations: $(STAMP) $(EXTRAS_STAMP) ## the tests against LangChain and LlamaIndex
+	EARLIB_TEST_INTEGRATIONS=1 PYTHONPATH=.venv-extras $(PYTHON) -m pytest tests/test_integrations.py $(ARGS)
 
 test: $(STAMP) ## check style, run the tests, and run the committed notebooks again
 	$(PYTHON) -m ruff check .
@@ -80,4 +84,10 @@ $(LLM_STAMP): requirements-llm.lock $(STAMP)
 	@rm -f $@
 	$(PYTHON) -m venv --clear .venv-llm
 	.venv-llm/bin/python -m pip install --requirement requirements-llm.lock
+	@touch $@
+
+# Beside the environment, not in it: these bring forty packages that nothing else needs.
+$(EXTRAS_STAMP): requirements-extras.lock $(STAMP)
+	@rm -rf .venv-extras
+	$(PYTHON) -m pip install --no-deps --target .venv-extras --requirement requirements-extras.lock
 	@touch $@

@@ -44,6 +44,15 @@ def test_the_model_server_is_pinned_and_kept_out_of_the_lock():
     assert len(server) == 1 and "llama-cpp-python" not in locked()
 
 
+def test_the_extras_are_pinned_as_declared_and_kept_out_of_the_lock():
+    """`make test-integrations` tests the versions that `pip install earlib[langchain]` brings."""
+    lines = [line for line in (ROOT / "requirements-extras.lock").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in lines)
+    declared = [line for name in OF_EXTRAS.values() for line in PROJECT["project"]["optional-dependencies"][name]]
+    assert len(declared) == 2 and set(declared) <= set(lines)
+    assert not {canonicalize_name(line.partition("==")[0]) for line in lines} & set(locked())
+
+
 def needed(names):
     """All packages that these need on this machine, the names themselves included."""
     found, open_ends = set(), [(canonicalize_name(one.name), frozenset(one.extras)) for one in names]
