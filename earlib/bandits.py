@@ -435,7 +435,7 @@ def _asked(recall, calls):
 def on_questions(setting, config, chosen, calls, most, repeats=1, critic=None):
     """Spend calls on the ranking of the static retriever or of a trained adapter, in each of the ways of `BANDITS`.
 
-    The prior of each seed is fitted to citations of the last fifth of its training questions, each of whose candidates
+    The prior of each seed is fitted to citations of the part kept from its training questions, each of whose candidates
     the critic was asked about once, ranked by an adapter that was trained on the others. On the same questions `most`
     calls are spent for practice. The evaluation questions are put to D critics, of which critic d of seed i draws its
     errors as seed i + d R, R the number of seeds: what one of them happens to miss is no property of a bandit.
