@@ -23,7 +23,7 @@ def test_a_life_learns_from_made_dialogues():
     assert np.array_equal(still.queries, learned.queries) and still.values.shape == learned.values.shape
     half = still.queries.shape[1] // 2
     assert np.nanmean(learned.values[0, :, half:]) > np.nanmean(still.values[0, :, half:]) + 0.1
-    assert learned.weight[0] != 0.14 and still.weight[0] == pytest.approx(0.14)
+    assert learned.weight[0] != 0.4 and still.weight[0] == pytest.approx(0.4)
     lives = {"memory_still": still, "memory_feedback": learned}
     made = agent.along(setting, lives, every=60)
     values = learned.values[0, 0, 60:120]

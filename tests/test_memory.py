@@ -794,15 +794,15 @@ def test_what_comes_first_does_not_depend_on_how_many_are_asked_for():
 
 
 def test_a_cold_memory_weighs_words_as_its_preset_says():
-    """Cosine plus 0.14 times the share of the score by words, among the candidates."""
+    """Cosine plus 0.4 times the share of the score by words, among the candidates."""
     held, query = made(), "river song number2"
     rows, side = held._candidates(held._now, query, held._encode([query], "query")[0], 50)
     scores = held._now.bank[rows].double().numpy() @ held._encode([query], "query")[0].astype(float)
-    scores += 0.14 * side.numpy()
+    scores += 0.4 * side.numpy()
     found = {one.id: one.score for one in held.retrieve(query, 50)}
     expected = {held._now.ids[row]: score for row, score in zip(rows.tolist(), scores, strict=True)}
-    assert held.weight == pytest.approx(0.14) and found == pytest.approx(expected, abs=1e-3)
-    assert EARMemory(encoder).weight == 0.14 and EARMemory(encoder, "paper").weight == 0
+    assert held.weight == pytest.approx(0.4) and found == pytest.approx(expected, abs=1e-3)
+    assert EARMemory(encoder).weight == 0.4 and EARMemory(encoder, "paper").weight == 0
 
 
 def test_what_else_a_memory_tells(tmp_path):

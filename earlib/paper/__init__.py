@@ -100,6 +100,8 @@ LABELS = {
     "temporal": "Temporal",
     "open-domain": "Open Domain",
     "epochs": "Epochs",
+    "side_start": "Start of w",
+    "weight": "Weight w",
     "fresh_slates": "Fresh slates a query",
     "overtakes_after": "LLM calls until it stays above the retriever",
     "simulated": "Simulated",
