@@ -13,7 +13,7 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
 .PHONY: help reproduce extensions estimate test llm test-llm test-integrations data report lab bench lock clean $(NOTEBOOKS)
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
 	@echo "one notebook again, with parameters of your own (into a file beside the first):"
 	@for name in $(NOTEBOOKS); do echo "  make $$name"; done
 	@echo '  e.g. make fig05_noise_robustness ARGS="-p precision 70"'
@@ -44,7 +44,7 @@ test: $(STAMP) ## check style, run the tests, and run the committed notebooks ag
 	$(PYTHON) -m pytest $(ARGS)
 
 data: $(STAMP) ## fetch the publishers' data and check it
-	$(PYTHON) -c "from earlib.datasets import download as d; print(*map(d.fetch, d.FILES), sep='\n')"
+	$(PYTHON) -m earlib.datasets.download
 
 report: $(STAMP) ## write results/PROFILE/index.html, to read; of laptop also the README's tables
 	$(PYTHON) -m earlib.pages --profile $(PROFILE)

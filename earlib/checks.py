@@ -1,28 +1,63 @@
 """What a caller gives a memory, and a folder tells it: in Python's own types, or an error that tells the expected."""
 
+import errno
+import os
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import torch
 
 IDS = (int, str, np.integer)  # an id of NumPy's is taken for Python's, whose hash and value are the same
 
 
 def sequence(values, name):
-    """A list of what a caller gives; one string is not the sequence of its letters."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    """A list of what a caller gives; one string is not the sequence of its letters, nor a dict that of its keys."""
+    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
         raise TypeError(f"{name}: expected a sequence, found {type(values).__name__} {values!r}; put it into a list")
     return list(values)
 
 
 def ids_of(ids):
-    """Ids of a caller, in Python's own types: True and 1.0 equal 1, and are another thing."""
-    ids = sequence(ids, "ids")
-    for id in ids:
-        if isinstance(id, bool) or not isinstance(id, IDS):
-            raise TypeError(f"ids: expected int or str, found {type(id).__name__} {id!r}")
-        if isinstance(id, str):
-            check_text(id, f"ids: {id!r}")
-    return [str(id) if isinstance(id, str) else int(id) for id in ids]
+    """Ids of a caller, as `id_of`."""
+    return [id_of(id, "ids") for id in sequence(ids, "ids")]
+
+
+def id_of(id, name="id"):
+    """An id of a caller, in Python's own types: True and 1.0 equal 1, and are another thing."""
+    if isinstance(id, bool) or not isinstance(id, IDS):
+        raise TypeError(f"{name}: expected int or str, found {type(id).__name__} {id!r}")
+    if isinstance(id, str):
+        check_text(id, f"{name}: {id!r}")
+    return str(id) if isinstance(id, str) else int(id)
+
+
+def folder_of(path):
+    """A folder that a caller names, there or not."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path: expected the name of a folder, found {type(path).__name__} {str(path)[:60]!r}")
+    path = Path(path).resolve()
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "path: expected a folder, found a file", str(path))
+    return path
+
+
+def said_of(answer, slates):
+    """Citations and readable of a caller's critic for slates `[1, 1, s]`, as `earlib.critic` has them, in {-1, +1}."""
+    if not (isinstance(answer, (tuple, list)) and len(answer) == 2 and all(map(torch.is_tensor, answer))):
+        found = f"{type(answer).__name__} {str(answer)[:60]!r}"
+        raise TypeError(f"critic: expected two tensors, citations and which of them could be read, got {found}")
+    citations, readable = answer
+    for part in answer:
+        if part.shape != slates.shape:
+            expected = f"{list(slates.shape)}, one a memory shown"
+            raise ValueError(f"critic: expected citations and which could be read {expected}, got {list(part.shape)}")
+    if readable.dtype != torch.bool:
+        raise TypeError(f"critic: which could be read: expected torch.bool, got {readable.dtype}")
+    odd = citations[readable & (citations.abs() != 1)]
+    if len(odd):
+        raise ValueError(f"critic: citations: expected 1 for a useful memory and -1 for another, got {odd[0].item():g}")
+    return citations, readable
 
 
 def question(query):

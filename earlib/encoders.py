@@ -234,6 +234,8 @@ def folder(encoder):
 def _checked(texts):
     if isinstance(texts, str):
         raise TypeError(f"texts: expected a sequence of strings, found one string {texts[:60]!r}; put it into a list")
+    if isinstance(texts, dict) or not hasattr(texts, "__iter__"):
+        raise TypeError(f"texts: expected a sequence of strings, found {type(texts).__name__} {str(texts)[:60]!r}")
     texts = list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):

@@ -5,7 +5,7 @@ What these packages return carries the memory's id, so that feedback can be give
 
 
 def as_langchain(memory, k=5):
-    """A LangChain retriever (`pip install earlib[langchain]`).
+    """A LangChain retriever (the extra `langchain`).
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def as_langchain(memory, k=5):
         from langchain_core.documents import Document
         from langchain_core.retrievers import BaseRetriever
     except ImportError as error:
-        raise ImportError(f"as_langchain: {error}; pip install earlib[langchain]") from error
+        raise ImportError(f"as_langchain: {error}; pip install -e '.[langchain]' in the folder of earlib") from error
 
     class EARRetriever(BaseRetriever):
         """Ranks by an `EARMemory`."""
@@ -42,7 +42,7 @@ def as_langchain(memory, k=5):
 
 
 def as_llamaindex(memory, k=5):
-    """A LlamaIndex retriever (`pip install earlib[llamaindex]`).
+    """A LlamaIndex retriever (the extra `llamaindex`).
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def as_llamaindex(memory, k=5):
         from llama_index.core.retrievers import BaseRetriever
         from llama_index.core.schema import NodeWithScore, TextNode
     except ImportError as error:
-        raise ImportError(f"as_llamaindex: {error}; pip install earlib[llamaindex]") from error
+        raise ImportError(f"as_llamaindex: {error}; pip install -e '.[llamaindex]' in the folder of earlib") from error
 
     class EARRetriever(BaseRetriever):
         """Ranks by an `EARMemory`."""

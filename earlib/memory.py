@@ -15,7 +15,6 @@ import threading
 import warnings
 import weakref
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +29,12 @@ from earlib.checks import (
     check_array,
     check_distinct,
     check_text,
+    folder_of,
+    id_of,
     ids_of,
     label_of,
     question,
+    said_of,
     sequence,
     whole_number,
 )
@@ -200,8 +202,8 @@ class EARMemory:
         ValueError
             If no memory has this id.
         """
-        now, (id,) = self._now, ids_of([id])
-        _check_there(now, [id])
+        now, id = self._now, id_of(id)
+        _check_there(now, [id], "id")
         return now.texts[now.place(id)]
 
     # -- memories ------------------------------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class EARMemory:
         Parameters
         ----------
         texts : sequence of str
-            Equal ones are memories of their own.
+            Equal ones are memories of their own, and empty ones are memories too.
         ids : sequence of int or str, optional
             Default: numbers that no memory has had.
 
@@ -377,10 +379,10 @@ class EARMemory:
         Raises
         ------
         TypeError
-            If the query or an id has another type.
+            If the query or an id has another type, or what the critic answers.
         ValueError
             For an id that no memory has or that comes twice, none or more ids than K, a number of labels that is not
-            theirs, a label that is none of these, or where neither labels nor a critic are there.
+            theirs, a label or a citation that is none of these, or where neither labels nor a critic are there.
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
@@ -416,29 +418,25 @@ class EARMemory:
         Raises
         ------
         TypeError
-            If the query is no string.
+            If the query is no string, or the critic answers in another type.
         ValueError
-            If the memory has no critic, or is empty.
+            If the memory is empty or has no critic, or the critic answers for another number of memories or something
+            else than -1 and 1.
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
         query, now, config = question(query), self._now, self.config
-        if self.critic is None:
-            raise ValueError("critic: expected one, to be asked about the Explorer's slates")
         if now is None or not now.alive.any():
             raise ValueError("reflect: the memory is empty; expected at least one memory")
+        if self.critic is None:
+            raise ValueError("critic: expected one, to be asked about the Explorer's slates")
         vector = self._encode([query], "query")[0]
         rows, side = self._candidates(now, query, vector, config.depth)
         scores, adapted, length = self._scored(now, vector, rows, side)
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
-        critic = self.critic(query, [now.ids[row] for row in rows], [now.texts[row] for row in rows])
-        uniforms, asked = draws.live(config, self.seed, self._learner.known, config.depth), torch.zeros(1, 1).long()
+        ask = self._critic_of(query, [now.ids[row] for row in rows], [now.texts[row] for row in rows])
         config = config.model_copy(update={"slate_size": min(config.slate_size, len(rows))})
         given = side.to(self.dtype)[None, None] if config.side else None
-
-        def ask(t, slates):
-            return critic(asked, slates, uniforms.critic[:, :, t])
-
         told = explore(config, scores, similarity, ask, config.rounds, given)
         slates = [[now.ids[row] for row in slate] for slate in rows[told.slates[0, 0]].tolist()]
         labels = torch.where(told.readable, told.citations, 0)[0, 0].tolist()
@@ -448,11 +446,23 @@ class EARMemory:
 
     def _asked(self, now, query, ids):
         """What the critic says of some memories, in one slate: True, False, or None where it could not be read."""
-        critic = self.critic(query, ids, [now.texts[now.place(id)] for id in ids])
-        uniforms = draws.live(self.config, self.seed, self._learner.known, self.config.depth).critic[:, :, 0]
-        citations, readable = critic(torch.zeros(1, 1).long(), torch.arange(len(ids))[None, None], uniforms)
+        ask = self._critic_of(query, ids, [now.texts[now.place(id)] for id in ids])
+        citations, readable = ask(0, torch.arange(len(ids))[None, None])
         said = zip(citations.flatten().tolist(), readable.flatten().tolist(), strict=True)
         return [citation > 0 if whole else None for citation, whole in said]
+
+    def _critic_of(self, query, ids, texts):
+        """The critic of one query: `ask(t, slates)` gives its citations of round t, and which could be read."""
+        critic = self.critic(query, ids, texts)
+        if not callable(critic):
+            found = f"{type(critic).__name__} {str(critic)[:60]!r}"
+            raise TypeError(f"critic: expected that it gives a critic of the query, a callable, got {found}")
+        uniforms = draws.live(self.config, self.seed, self._learner.known, self.config.depth).critic
+
+        def ask(t, slates):
+            return said_of(critic(torch.zeros(1, 1).long(), slates, uniforms[:, :, t]), slates)
+
+        return ask
 
     def _learn(self, query, slates, labels):
         """Learn what was said of some slates; the memories on which something was said, how many."""
@@ -599,6 +609,8 @@ class EARMemory:
 
         Raises
         ------
+        TypeError
+            If the path is none.
         ValueError
             If the folder holds something else than a memory.
         OSError
@@ -607,8 +619,10 @@ class EARMemory:
         if callable(self.encoder) and self._probe is None:
             self._probe = self._encode([PROBE], "memory")[0]
 
+        path = folder_of(path)
+
         def change():
-            if self._journal and self._journal.path == Path(path).resolve():
+            if self._journal and self._journal.path == path:
                 self._write(self._journal)
                 return
             journal = Journal(path, make=True)
@@ -668,6 +682,8 @@ class EARMemory:
 
         Raises
         ------
+        TypeError
+            If the path is none.
         ValueError
             If the folder holds no memory, one of another version or a damaged one, or the encoder is another.
         BlockingIOError
@@ -675,7 +691,7 @@ class EARMemory:
         OSError
             If the folder cannot be written.
         """
-        journal = Journal(path)
+        journal = Journal(folder_of(path))
         try:
             state, tensors, changes = journal.read()
             named = state.encoder_name
@@ -810,10 +826,10 @@ def _preset(preset):
     return preset
 
 
-def _check_there(now, ids):
+def _check_there(now, ids, name="ids"):
     for id in ids:
         if now is None or now.place(id) is None:
-            raise ValueError(f"ids: {id!r}: expected the id of a memory, and none has it (it may be removed)")
+            raise ValueError(f"{name}: {id!r}: expected the id of a memory, and none has it (it may be removed)")
     check_distinct(ids)
 
 

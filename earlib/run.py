@@ -462,8 +462,9 @@ class Runner:
                 for pool in (here, elsewhere):
                     pool.shutdown(wait=False, cancel_futures=True)
                 self._stop_workers()
-                while wait(futures, timeout=0.2).not_done:
+                while not all(future.done() for future in futures):  # `wait` never counts a cancelled one as done
                     self.kill_kernels()
+                    time.sleep(0.2)
                 raise
 
     def _stays(self, plan):
@@ -658,7 +659,9 @@ def _broken(plan):
 
 def _explain(error):
     if isinstance(error, PapermillExecutionError):
-        return f"{error.ename}: {error.evalue}"
+        told = f"{error.ename}: {error.evalue}"
+        lacks_data = error.ename == "Unavailable" and "EARLIB_DATA" in error.evalue
+        return told + "\n  without data: PROFILE=smoke, on dialogues that the package makes" * lacks_data
     if isinstance(error, Elsewhere):
         return str(error)
     return f"{type(error).__name__}: {error}"

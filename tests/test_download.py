@@ -134,6 +134,17 @@ def test_killed_download_is_made_good_by_the_next(server, monkeypatch, home):
     assert download.fetch(NAME).read_bytes() == BODY
 
 
+def test_the_command_says_where_files_lie_or_why_they_do_not(server, monkeypatch, home, capsys):
+    publish(monkeypatch, server.server_port)
+    monkeypatch.setattr(download, "FILES", {NAME: download.FILES[NAME]})
+    download.main()
+    assert capsys.readouterr().out == f"{home / NAME}\n"
+    (home / NAME).unlink()
+    publish(monkeypatch, server.server_port, "missing")
+    with pytest.raises(SystemExit, match=f"^error: {NAME} cannot be had: .*EARLIB_DATA$"):
+        download.main()
+
+
 def test_silent_server_is_given_up_in_time(monkeypatch):
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
         publish(monkeypatch, silent.getsockname()[1])

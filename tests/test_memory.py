@@ -319,11 +319,26 @@ def test_errors_name_what_is_wrong_and_change_nothing(call, message):
     assert answers(held, 3) == before and len(held) == 150
 
 
-def test_texts_and_ids_of_other_types_are_refused():
-    held = made(5)
-    for call in (lambda: held.add("one string"), lambda: held.add([3]), lambda: held.add(["a"], [1.5])):
-        with pytest.raises(TypeError, match="expected"):
-            call()
+@pytest.mark.parametrize("call", [
+    lambda held: held.add("one string"), lambda held: held.add([3]), lambda held: held.add(None),
+    lambda held: held.add({"a": 1}), lambda held: held.add(["a"], [1.5]), lambda held: held.add(["a"], {"b": 1}),
+    lambda held: held.remove(0), lambda held: held.get(None), lambda held: held.save(None),
+    lambda held: EARMemory.load(None),
+])  # fmt: skip
+def test_arguments_of_other_types_are_refused(call):
+    with pytest.raises(TypeError, match="(texts|ids?|path)(\\[0\\])?: expected .*found"):
+        call(made(5))
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    for call in (made(5).save, EARMemory.load):
+        with pytest.raises(NotADirectoryError, match="path: expected a folder, found a file.*notes"):
+            call(tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_an_encoder_without_numbers_is_refused():
     broken = EARMemory(lambda texts, kind: np.full((len(texts), 3), np.nan))
     with pytest.raises(ValueError, match="expected embeddings that are finite"):
         broken.add(["a"])
@@ -651,7 +666,7 @@ def test_as_many_experiences_as_are_kept_are_learned_from_as_ever():
         (lambda held: held.feedback("x", [1], "1"), "labels: expected a sequence"),
         (lambda held: held.feedback("x", [True], [True]), "ids: expected int or str, found bool True"),
         (lambda held: held.remove([1.0]), "ids: expected int or str, found float 1.0"),
-        (lambda held: held.get(1.0), "ids: expected int or str, found float 1.0"),
+        (lambda held: held.get(1.0), "^id: expected int or str, found float 1.0"),
         (lambda held: held.add(["a"], [np.float64(3)]), "ids: expected int or str, found float64"),
         (lambda held: held.retrieve(3), "query: expected a string, found int '3'"),
         (lambda held: held.retrieve(["x"]), "query: expected a string, found list"),
@@ -688,7 +703,7 @@ def test_other_types_are_refused(call, message):
         (lambda held: EARMemory(encoder, experiences=0), "experiences = 0: expected at least 1"),
         (lambda held: EARMemory(encoder, dtype=torch.float16), "dtype = torch.float16: expected torch.float32 or"),
         (lambda held: EARMemory(encoder, dtype="float32"), "dtype = 'float32': expected torch.float32 or"),
-        (lambda held: held.get(99), "ids: 99: expected the id of a memory"),
+        (lambda held: held.get(99), "^id: 99: expected the id of a memory"),
         (lambda held: held.feedback("x", []), "ids: expected at least one"),
         (lambda held: held.feedback("x", [1], [float("nan")]), "labels: nan: expected True"),
         (lambda held: held.feedback("x", [1], ["yes"]), "labels: 'yes': expected True"),
@@ -709,6 +724,39 @@ def test_embeddings_without_a_length_are_refused(scale):
     held = EARMemory(lambda texts, kind: np.full((len(texts), WIDTH), scale, np.float32))
     with pytest.raises(ValueError, match="encoder: expected embeddings that are finite and not 0"):
         held.add(["a"])
+
+
+YES = torch.ones(1, 1, 5).bool()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (None, TypeError, "expected two tensors.*got NoneType"),
+        ([1, 0, 1, 0, 1], TypeError, "expected two tensors.*got list"),
+        (YES, TypeError, "expected two tensors.*got Tensor"),
+        ((YES.long(), YES[..., :2]), ValueError, r"\[1, 1, 5\], one a memory shown, got \[1, 1, 2\]"),
+        ((YES.long()[..., :2], YES), ValueError, r"\[1, 1, 5\], one a memory shown, got \[1, 1, 2\]"),
+        ((YES.long(), YES.long()), TypeError, "expected torch.bool, got torch.int64"),
+        ((0 * YES, YES), ValueError, "expected 1 for a useful memory and -1 for another, got 0"),
+        ((5 * YES, YES), ValueError, "and -1 for another, got 5"),
+        ((YES * torch.nan, YES), ValueError, "and -1 for another, got nan"),
+    ],
+)
+@pytest.mark.parametrize("way", ["feedback", "reflect"])
+def test_a_critic_that_answers_otherwise_is_told_what_was_expected(answer, error, message, way):
+    held = made(60, critic=lambda *_: lambda *_: answer)
+    with pytest.raises(error, match=f"critic: .*{message}"):
+        held.feedback("x", [0, 1, 2, 3, 4]) if way == "feedback" else held.reflect("x")
+    assert held._learner.known == 0
+    held.critic = lambda *_: answer
+    with pytest.raises(TypeError, match="critic: expected that it gives a critic of the query, a callable, got"):
+        held.feedback("x", [0, 1, 2, 3, 4]) if way == "feedback" else held.reflect("x")
+
+
+def test_what_a_critic_could_not_read_may_be_any_number():
+    held = made(60, critic=lambda *_: lambda queries, slates, _: (0 * slates, torch.zeros_like(slates).bool()))
+    assert held.feedback("x", [0, 1]) == 0
 
 
 def test_the_critic_is_asked_last():
@@ -1004,6 +1052,23 @@ def reads(body):
     """A model's reply by a rule: it cites the memories about a cello."""
     shown = re.findall(r"- Memory \[(\d+)\]:\n (.*)", body["messages"][-1]["content"].split("**Input**")[-1])
     return says(f"Answer: so.\nCitations: [{', '.join(at for at, told in shown if 'cello' in told) or 'NO_CITE'}]")
+
+
+def test_the_readmes_examples_run_as_they_stand(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    lives, asks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    exec(lives, {})
+    said = capsys.readouterr().out
+    assert re.search(r"2 memories, 1 of 10,000 experiences, folder .*> \[0, 1\] Ada plays the cello True\n", said)
+    with EARMemory.load("memory") as kept:
+        assert kept.ids() == [0]
+    with ScriptedServer(rule=reads) as server:
+        for name, value in (("OPENAI_BASE_URL", server.url), ("OPENAI_API_KEY", "k"), ("EARLIB_CACHE", str(tmp_path))):
+            monkeypatch.setenv(name, value)
+        held = {}
+        exec(asks, held)
+        assert len(server.requests) >= 2 and held["memory"]._learner.known == 2
 
 
 def test_a_language_model_may_be_the_critic(tmp_path, monkeypatch):

@@ -84,6 +84,8 @@ def test_a_committed_result_is_that_of_the_source(name, profile):
     errors = [output for cell in code(notebook) for output in cell.outputs if output.output_type == "error"]
     record = json.loads((paths.reference() / profile / f"{name}.json").read_text())
     assert errors == [] and (record["id"], record["profile"]) == (name, profile)
+    commit = record["provenance"]["commit"] or ""
+    assert "local changes" not in commit, f"made of a source that no commit holds: make {name} PROFILE={profile} again"
     assert any("values within" in output.get("text", "") for cell in checked for output in cell.outputs)
 
 

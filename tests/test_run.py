@@ -631,6 +631,21 @@ def test_a_run_cut_short_leaves_the_old_result_no_kernel_and_can_be_repeated(roo
     assert again == old["plain.json"]
 
 
+def test_one_interrupt_ends_a_run_of_several_notebooks(root, start):
+    """Those that had not begun never do, and nobody waits for them."""
+    pid = root / "pid"
+    hang = f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
+    write_notebook(root, "plain", hang)
+    for name in ("second", "third"):
+        write_notebook(root, name, RECORD)
+    process = start("second", "third")
+    wait_until(lambda: pid.exists() and pid.read_text())
+    process.send_signal(signal.SIGINT)
+    out, message = process.communicate(timeout=30)
+    assert process.returncode == 130 and message.splitlines()[-1] == "interrupted; older results are as they were"
+    assert "second" not in out and gone(int(pid.read_text()))
+
+
 def test_two_runs_at_once_do_not_disturb_each_other(root, start):
     processes = [start("-p", f"seeds={seeds}") for seeds in (4, 5)]
     assert [process.wait(timeout=60) for process in processes] == [0, 0]

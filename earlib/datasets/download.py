@@ -185,3 +185,16 @@ def _root(error):
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     return getattr(error, "strerror", None) or error
+
+
+def main():
+    """`python -m earlib.datasets.download`: fetch every file and say where it lies."""
+    try:
+        for name in FILES:
+            print(fetch(name), flush=True)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
