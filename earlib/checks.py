@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import torch
 
 IDS = (int, str, np.integer)  # an id of NumPy's is taken for Python's, whose hash and value are the same
 
@@ -14,7 +13,8 @@ IDS = (int, str, np.integer)  # an id of NumPy's is taken for Python's, whose ha
 def sequence(values, name):
     """A list of what a caller gives; one string is not the sequence of its letters, nor a dict that of its keys."""
     if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
-        raise TypeError(f"{name}: expected a sequence, found {type(values).__name__} {values!r}; put it into a list")
+        found = f"{type(values).__name__} {values!r:.60}"
+        raise TypeError(f"{name}: expected a sequence, found {found}; put it into a list")
     return list(values)
 
 
@@ -40,24 +40,6 @@ def folder_of(path):
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "path: expected a folder, found a file", str(path))
     return path
-
-
-def said_of(answer, slates):
-    """Citations and readable of a caller's critic for slates `[1, 1, s]`, as `earlib.critic` has them, in {-1, +1}."""
-    if not (isinstance(answer, (tuple, list)) and len(answer) == 2 and all(map(torch.is_tensor, answer))):
-        found = f"{type(answer).__name__} {str(answer)[:60]!r}"
-        raise TypeError(f"critic: expected two tensors, citations and which of them could be read, got {found}")
-    citations, readable = answer
-    for part in answer:
-        if part.shape != slates.shape:
-            expected = f"{list(slates.shape)}, one a memory shown"
-            raise ValueError(f"critic: expected citations and which could be read {expected}, got {list(part.shape)}")
-    if readable.dtype != torch.bool:
-        raise TypeError(f"critic: which could be read: expected torch.bool, got {readable.dtype}")
-    odd = citations[readable & (citations.abs() != 1)]
-    if len(odd):
-        raise ValueError(f"critic: citations: expected 1 for a useful memory and -1 for another, got {odd[0].item():g}")
-    return citations, readable
 
 
 def question(query):

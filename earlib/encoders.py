@@ -15,6 +15,7 @@ from safetensors.numpy import save
 from tqdm import tqdm
 
 from earlib import devices, paths, weights
+from earlib.checks import sequence
 from earlib.datasets import near
 
 PIECE = 256  # texts between two signs of progress on a CPU
@@ -232,11 +233,7 @@ def folder(encoder):
 
 
 def _checked(texts):
-    if isinstance(texts, str):
-        raise TypeError(f"texts: expected a sequence of strings, found one string {texts[:60]!r}; put it into a list")
-    if isinstance(texts, dict) or not hasattr(texts, "__iter__"):
-        raise TypeError(f"texts: expected a sequence of strings, found {type(texts).__name__} {str(texts)[:60]!r}")
-    texts = list(texts)
+    texts = sequence(texts, "texts")
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"texts[{number}]: expected a string, found {type(text).__name__} {str(text)[:60]!r}")

@@ -34,7 +34,6 @@ from earlib.checks import (
     ids_of,
     label_of,
     question,
-    said_of,
     sequence,
     whole_number,
 )
@@ -460,7 +459,7 @@ class EARMemory:
         uniforms = draws.live(self.config, self.seed, self._learner.known, self.config.depth).critic
 
         def ask(t, slates):
-            return said_of(critic(torch.zeros(1, 1).long(), slates, uniforms[:, :, t]), slates)
+            return _said(critic(torch.zeros(1, 1).long(), slates, uniforms[:, :, t]), slates)
 
         return ask
 
@@ -815,6 +814,24 @@ def by_model(client, tokens):
 
 def _model_critic(client, tokens, query, ids, texts):
     return LLMCritic(client, [query], texts, torch.arange(len(texts))[None], tokens)
+
+
+def _said(answer, slates):
+    """Citations and readable of a caller's critic for slates `[1, 1, s]`, as `earlib.critic` has them, in {-1, +1}."""
+    if not (isinstance(answer, (tuple, list)) and len(answer) == 2 and all(map(torch.is_tensor, answer))):
+        found = f"{type(answer).__name__} {str(answer)[:60]!r}"
+        raise TypeError(f"critic: expected two tensors, citations and which of them could be read, got {found}")
+    citations, readable = answer
+    for part in answer:
+        if part.shape != slates.shape:
+            expected = f"{list(slates.shape)}, one a memory shown"
+            raise ValueError(f"critic: expected citations and which could be read {expected}, got {list(part.shape)}")
+    if readable.dtype != torch.bool:
+        raise TypeError(f"critic: which could be read: expected torch.bool, got {readable.dtype}")
+    odd = citations[readable & (citations.abs() != 1)]
+    if len(odd):
+        raise ValueError(f"critic: citations: expected 1 for a useful memory and -1 for another, got {odd[0].item():g}")
+    return citations, readable
 
 
 def _preset(preset):

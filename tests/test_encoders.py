@@ -259,7 +259,7 @@ def test_bad_arguments():
         encode(["a"], "MiniLM-L6")
     with pytest.raises(ValueError, match="unknown kind of text 'querry'.*did you mean 'query'"):
         encode(["a"], "minilm", "querry")
-    with pytest.raises(TypeError, match="found one string 'a text'"):
+    with pytest.raises(TypeError, match="texts: expected a sequence, found str 'a text'; put it into a list"):
         encode("a text")
     with pytest.raises(TypeError, match=r"texts\[1\]: expected a string, found int '7'"):
         encode(["a", 7])
