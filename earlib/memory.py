@@ -48,6 +48,7 @@ from earlib.replay import grown
 from earlib.words import Words
 
 POOL = 4  # memories of each ranking that are fused, for each candidate wanted
+QUESTIONS = 1000  # whose embeddings are kept, since most feedback is about what was just retrieved
 CHANGES = 500  # in the journal before the state is written anew: some seconds to do them again on loading
 PROBE = "What an encoder makes of this sentence tells it from others."
 SAME = 0.999  # cosine of two embeddings of it above which they are one encoder's, however it rounds
@@ -147,6 +148,7 @@ class EARMemory:
         self._encoding, self._alone = threading.Lock(), Alone()
         weakref.finalize(self, self._alone.end).atexit = False  # until the very end a change may be made
         self._learner = self._now = self._journal = self._probe = None
+        self._asked_about = {}  # embeddings of the last questions, by their texts
         self._room = None  # [capacity, d]: the bank, and room for what is still to come
         self._next = 0  # the next number that is given as an id
 
@@ -296,7 +298,7 @@ class EARMemory:
         query, k, now = question(query), whole_number(k, "k", 1), self._now
         if now is None or not now.alive.any():
             return []
-        vector = self._encode([query], "query")[0]
+        vector = self._embedded(query)
         rows, side = self._candidates(now, query, vector, self.config.depth)
         scores = self._scored(now, vector, rows, side)[0].flatten()
         order = best(scores, k)
@@ -316,7 +318,7 @@ class EARMemory:
         query, now = question(query), self._now
         if now is None or not now.alive.any():
             return []
-        rows, _ = self._candidates(now, query, self._encode([query], "query")[0], self.config.depth)
+        rows, _ = self._candidates(now, query, self._embedded(query), self.config.depth)
         return [now.ids[row] for row in rows.tolist()]
 
     def _candidates(self, now, query, vector, depth):
@@ -429,7 +431,7 @@ class EARMemory:
             raise ValueError("reflect: the memory is empty; expected at least one memory")
         if self.critic is None:
             raise ValueError("critic: expected one, to be asked about the Explorer's slates")
-        vector = self._encode([query], "query")[0]
+        vector = self._embedded(query)
         rows, side = self._candidates(now, query, vector, config.depth)
         scores, adapted, length = self._scored(now, vector, rows, side)
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
@@ -465,7 +467,7 @@ class EARMemory:
 
     def _learn(self, query, slates, labels):
         """Learn what was said of some slates; the memories on which something was said, how many."""
-        vector = self._encode([query], "query")[0]
+        vector = self._embedded(query)
 
         def change():
             # A memory may be gone since it was shown: none stands in its place, of which nothing is said.
@@ -771,6 +773,17 @@ class EARMemory:
         self._alone(change)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _embedded(self, query):
+        """The unit embedding of a question, `[d]` float32; encoded once, while it is among the last `QUESTIONS`."""
+        vector = self._asked_about.get(query)
+        if vector is None:
+            vector = self._encode([query], "query")[0]
+            with self._encoding:
+                self._asked_about[query] = vector
+                if len(self._asked_about) > QUESTIONS:
+                    del self._asked_about[next(iter(self._asked_about))]
+        return vector
 
     def _encode(self, texts, kind):
         """Unit embeddings, `[n, d]` float32; one thread at a time, since tokenizers bear no more."""

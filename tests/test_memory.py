@@ -338,6 +338,28 @@ def test_a_file_is_no_folder(tmp_path):
     assert (tmp_path / "notes").read_text() == "mine"
 
 
+def test_a_question_is_encoded_once_for_its_retrieval_feedback_and_reflection(monkeypatch):
+    asked = []
+
+    def counted(texts, kind):
+        asked.extend(texts if kind == "query" else [])
+        return encoder(texts, kind)
+
+    def all_useful(query, ids, texts):
+        return lambda number, slates, uniforms: (torch.ones(slates.shape), torch.ones(slates.shape, dtype=torch.bool))
+
+    monkeypatch.setattr(memory, "QUESTIONS", 2)
+    held = EARMemory(counted, critic=all_useful)
+    held.add([text(number) for number in range(30)])
+    for query in ("river", "song", "river"):
+        shown = held.retrieve(query)
+        held.feedback(query, [one.id for one in shown], [True] * len(shown))
+        held.reflect(query)
+    assert asked == ["river", "song"]
+    held.retrieve("nut")  # the first one has to make room
+    assert held.retrieve("river") and asked == ["river", "song", "nut", "river"]
+
+
 def test_an_encoder_without_numbers_is_refused():
     broken = EARMemory(lambda texts, kind: np.full((len(texts), 3), np.nan))
     with pytest.raises(ValueError, match="expected embeddings that are finite"):
