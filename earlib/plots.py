@@ -428,9 +428,20 @@ def _legend(figure, panels, last=None):
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             shown.setdefault(label, handle)
     names = sorted(shown, key=lambda label: label == last)
-    columns = max(1, min(len(names), int(WIDTH / (0.065 * max(map(len, names), default=1) + 0.5))))
-    handles = [shown[name] for name in names]
+    columns, handles = _columns(names), [shown[name] for name in names]
     figure.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=3)
+    lines = math.ceil(len(names) / columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, lines - 4))  # inches: no panel is paid with for them
+
+
+def _columns(names):
+    """Columns of a legend: equally wide ones, but where those make more than four lines as many as fit side by side."""
+    alike = max(1, min(len(names), int(WIDTH / (0.065 * max(map(len, names), default=1) + 0.5))))
+    if len(names) <= 4 * alike:
+        return alike
+    widest = {count: [max(map(len, part)) for part in np.array_split(names, count)] for count in range(2, len(names))}
+    fits = [count for count, chars in widest.items() if 0.06 * sum(chars) + 0.75 * count < WIDTH]
+    return max(fits, default=alike)
 
 
 def save(figure, id, profile):

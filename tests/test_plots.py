@@ -71,6 +71,18 @@ def test_curves_draw_mean_and_band():
     assert_readable(figure)
 
 
+@pytest.mark.parametrize("count", range(5, 11))
+def test_a_legend_of_many_names_leaves_the_panel_its_height(count):
+    """One long name made each a line of its own: eight of them left the panel 0.8 inches."""
+    names = [*(f"low-rank, r = {2 ** number}" for number in range(count - 1)), "ceiling"]
+    points = [(name, at, 30.0 + at) for name in names for at in (0, 1)]
+    frame = pd.DataFrame(points, columns=["form", "training_queries", "measured"])
+    figure = plots.curves(frame, "training_queries", by="form", title="Learning")
+    assert_readable(figure)
+    assert len(legend(figure)) == count
+    assert figure.axes[0].get_window_extent().height / figure.dpi > 1.6
+
+
 def test_curves_keep_the_line_readable():
     line = lines(plots.curves(trajectory(100), "training_queries").axes[0])["Reranker + RL Update"]
     assert len(range(0, 100, line.get_markevery())) <= 12
