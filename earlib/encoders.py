@@ -1,5 +1,6 @@
 """Frozen encoders: a registry of pinned models, and embeddings that are computed once and kept."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -7,6 +8,7 @@ import shutil
 import sys
 import time
 import warnings
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -221,10 +223,35 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
     embeddings = _read(path, entry, key, len(texts))
     if embeddings is None:
         shards = path.with_suffix("")
-        embeddings = _compute(entry, texts, prompts[kind], device or devices.default(), shards, key)
-        _keep(path, entry, key, embeddings)
-        shutil.rmtree(shards, ignore_errors=True)
+        with _alone(shards, f"encoding with {entry.name}") as waited:
+            embeddings = _read(path, entry, key, len(texts)) if waited else None
+            if embeddings is None:
+                embeddings = _compute(entry, texts, prompts[kind], device or devices.default(), shards, key)
+                _keep(path, entry, key, embeddings)
+            shutil.rmtree(shards, ignore_errors=True)
     return embeddings
+
+
+@contextmanager
+def _alone(shards, doing):
+    """Let one process at a time make what `shards` are of: notebooks that start together ask for the same texts.
+
+    Yields whether another one had to be waited for. Where the cache cannot be written or locked, nobody waits.
+    """
+    with ExitStack() as stack:
+        waited = False
+        try:
+            shards.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(shards / ".lock", "wb"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited = True
+                print(f"{doing}: another process has begun with the same texts; waiting for it", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield waited
 
 
 def folder(encoder):

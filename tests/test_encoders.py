@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def tiny(checkpoint, tmp_path, monkeypatch):
 @pytest.fixture
 def kept(tmp_path):
     """Lists the files of the embedding cache."""
-    return lambda: sorted((tmp_path / "cache" / "embeddings").glob("*"))
+    return lambda: sorted(path for path in (tmp_path / "cache" / "embeddings").glob("*") if path.is_file())
 
 
 def child(entry, code, **environment):
@@ -124,6 +125,30 @@ def test_each_row_belongs_to_its_text(tiny, texts):
     for text, row in zip(texts, together, strict=True):
         np.testing.assert_allclose(row, encode([text], "tiny")[0], atol=1e-5)
         assert (together[texts.index(text)] == row).all()  # equal texts, equal bits
+
+
+def test_texts_that_another_process_encodes_are_waited_for(tiny, kept, monkeypatch, capsys):
+    """Two notebooks that started together on an empty cache both encoded all memories."""
+    begun, go, computed, compute = threading.Event(), threading.Event(), [], encoders._compute
+
+    def slow(*arguments):
+        computed.append(arguments)
+        begun.set()
+        assert go.wait(60)
+        return compute(*arguments)
+
+    monkeypatch.setattr(encoders, "_compute", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(encode, ["cello", "river"], "tiny")
+        assert begun.wait(60)
+        second = pool.submit(encode, ["cello", "river"], "tiny")
+        end, told = time.monotonic() + 60, ""
+        while "waiting for it" not in told and time.monotonic() < end:
+            told += capsys.readouterr().err
+            time.sleep(0.01)
+        go.set()
+    assert "encoding with tiny: another process has begun with the same texts" in told
+    assert (first.result() == second.result()).all() and len(computed) == 1 and len(kept()) == 1
 
 
 def test_many_texts_keep_their_order_over_chunks(tiny):
@@ -357,7 +382,7 @@ def test_without_network_the_next_step_is_named_in_time(tiny, tmp_path):
         silent.listen()
         for endpoint in ("http://127.0.0.1:9", f"http://127.0.0.1:{silent.getsockname()[1]}"):
             done, seconds = from_publisher(tiny, tmp_path, endpoint)
-            assert done.returncode == 1 and seconds < 10
+            assert done.returncode == 1 and seconds < 60  # the machine may be busy; retries without end take minutes
             last = done.stderr.strip().split("\n")[-1]
             assert last.startswith("ConnectionError: tiny: no files in")
             assert all(part in last for part in (str(tmp_path / "nowhere" / "tiny-bert"), "EARLIB_MODELS", "a" * 40))
