@@ -223,7 +223,7 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
     embeddings = _read(path, entry, key, len(texts))
     if embeddings is None:
         shards = path.with_suffix("")
-        with _alone(shards, f"encoding with {entry.name}") as waited:
+        with _one_process(shards, f"encoding with {entry.name}") as waited:
             embeddings = _read(path, entry, key, len(texts)) if waited else None
             if embeddings is None:
                 embeddings = _compute(entry, texts, prompts[kind], device or devices.default(), shards, key)
@@ -233,7 +233,7 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
 
 
 @contextmanager
-def _alone(shards, doing):
+def _one_process(shards, doing):
     """Let one process at a time make what `shards` are of: notebooks that start together ask for the same texts.
 
     Yields whether another one had to be waited for. Where the cache cannot be written or locked, nobody waits.

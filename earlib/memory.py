@@ -106,7 +106,8 @@ class EARMemory:
     ----------
     encoder : str or callable
         One of `encoders.REGISTRY`, or `(texts, kind) -> [n, d]` with kind "memory" or "query", of any texts: `save`
-        has it embed a sentence of its own, by which `load` knows it again.
+        has it embed a sentence of its own, by which `load` knows it again. It is asked once about a question that
+        comes again among the last 1,000.
     preset : str or Preset
         "best", "paper", or one of your own.
     critic : callable, optional
