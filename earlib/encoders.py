@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -236,22 +236,28 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
 def _one_process(shards, doing):
     """Let one process at a time make what `shards` are of: notebooks that start together ask for the same texts.
 
-    Yields whether another one had to be waited for. Where the cache cannot be written or locked, nobody waits.
+    Yields whether another one had to be waited for. Where the cache cannot be written or locked, nobody waits. The
+    folder itself is locked, and goes again if nothing was put into it.
     """
     with ExitStack() as stack:
         waited = False
         try:
             shards.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(shards / ".lock", "wb"))
+            lock = os.open(shards, os.O_RDONLY)
+            stack.callback(os.close, lock)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 waited = True
                 print(f"{doing}: another process has begun with the same texts; waiting for it", file=sys.stderr)
-                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
             pass
-        yield waited
+        try:
+            yield waited
+        finally:
+            with suppress(OSError):
+                shards.rmdir()
 
 
 def folder(encoder):

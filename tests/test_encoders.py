@@ -78,7 +78,7 @@ def tiny(checkpoint, tmp_path, monkeypatch):
 @pytest.fixture
 def kept(tmp_path):
     """Lists the files of the embedding cache."""
-    return lambda: sorted(path for path in (tmp_path / "cache" / "embeddings").glob("*") if path.is_file())
+    return lambda: sorted((tmp_path / "cache" / "embeddings").glob("*"))
 
 
 def child(entry, code, **environment):
@@ -246,7 +246,9 @@ def test_no_flipped_bit_reaches_the_embeddings(tiny, kept, place, bit):
 def test_kill_in_mid_write_leaves_no_broken_file(tiny, kept):
     code = f"os.fsync = lambda file: os.kill(os.getpid(), 9)\nencoders.encode({TEXTS!r}, 'tiny')"
     assert child(tiny, PRELUDE + code).returncode == -9
-    assert len(kept()) == 1  # the beginning of the file, under its temporary name
+    (_,) = (path for path in kept() if path.is_file())  # the beginning of the file, under its temporary name
+    (folder,) = (path for path in kept() if path.is_dir())  # of shards, of which so few texts have none
+    assert not list(folder.iterdir())
     assert not [path for path in kept() if path.suffix == ".safetensors"]
     vectors = silently(TEXTS, "tiny")
     assert (silently(TEXTS, "tiny") == vectors).all()
@@ -382,7 +384,7 @@ def test_without_network_the_next_step_is_named_in_time(tiny, tmp_path):
         silent.listen()
         for endpoint in ("http://127.0.0.1:9", f"http://127.0.0.1:{silent.getsockname()[1]}"):
             done, seconds = from_publisher(tiny, tmp_path, endpoint)
-            assert done.returncode == 1 and seconds < 60  # the machine may be busy; retries without end take minutes
+            assert done.returncode == 1 and seconds < 10
             last = done.stderr.strip().split("\n")[-1]
             assert last.startswith("ConnectionError: tiny: no files in")
             assert all(part in last for part in (str(tmp_path / "nowhere" / "tiny-bert"), "EARLIB_MODELS", "a" * 40))
