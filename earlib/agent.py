@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from earlib import evaluate, experiment
+from earlib import devices, evaluate, experiment
 from earlib.critic import SimulatedCritic
 from earlib.encoders import encode
 from earlib.memory import PRESETS, EARMemory, Preset
@@ -108,7 +108,7 @@ def _life(benchmark, encoder, gold, order, way, seed):
     def critic(query, ids, texts):
         return SimulatedCritic(way.preset.config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
 
-    memory = EARMemory(encoder, way.preset, critic, seed)
+    memory = EARMemory(encoder, way.preset, critic, seed, getattr(torch, devices.dtype()))
     turns = [one for one in benchmark.memories if one.store == "dialogue"]
     memory.add([one.text for one in turns], [one.id for one in turns])
     returned = []

@@ -168,7 +168,7 @@ def by_posterior(config, prior, scores, ask, calls):
     total, slates, worths, gains = log_prior(prior, scores.double(), sets), [], [], []
     for call in range(calls + 1):
         likely = total.softmax(-1)
-        slates.append(best((likely @ sets.double()).round(decimals=9), s))  # rounded, so that equal ones tie
+        slates.append(best(likely @ sets.double(), s))
         slate, expected = outlook(likely, sets, s, *quality)
         worths.append(worth(likely, sets, s))
         gains.append(expected - worths[-1])
@@ -181,7 +181,7 @@ def by_posterior(config, prior, scores, ask, calls):
 def worth(weights, sets, size):
     """Weight of the hypotheses all of whose gold is among the candidates with the largest marginal weight, `[...]`."""
     held = weights @ sets.to(weights.dtype)
-    return weights.gather(-1, _within(best(held.round(decimals=9), size), sets.shape[1])).sum(-1)
+    return weights.gather(-1, _within(best(held, size), sets.shape[1])).sum(-1)
 
 
 def _within(kept, depth):
@@ -217,7 +217,7 @@ def outlook(likely, sets, size, recall, precision):
     expected : torch.Tensor
         `[N]`.
     """
-    order = best((likely @ sets.double()).round(decimals=9), sets.shape[1])
+    order = best(likely @ sets.double(), sets.shape[1])
     found = None
     for start in range(sets.shape[1] - size + 1):
         slate = order[:, start : start + size]

@@ -203,9 +203,9 @@ class Index:
             _, rows = self.lists.search(flat.numpy(), wanted, params=faiss.SearchParametersIVF(nprobe=self.lists.nlist))
         rows = torch.from_numpy(rows).sort(1).values  # in the bank's order: of equal ones the first wins
         found = self.bank.rows[rows.clamp(min=0)].double()
-        similarity = torch.einsum("qd,qkd->qk", flat.double(), found).float().masked_fill(rows < 0, -torch.inf)
+        similarity = torch.einsum("qd,qkd->qk", flat.double(), found).masked_fill(rows < 0, -torch.inf)
         order = best(similarity, k)
-        similarity, rows = similarity.gather(1, order), rows.gather(1, order)
+        similarity, rows = similarity.gather(1, order).float(), rows.gather(1, order)
         return similarity.view(*query.shape[:-1], k), rows.view(*query.shape[:-1], k)
 
 

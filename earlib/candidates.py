@@ -127,8 +127,8 @@ class Candidates:
 def top_k(query, bank, k):
     """The k rows of a bank closest to each query by cosine; of equal ones the first in the bank.
 
-    Products are summed in float64 and rounded to float32: sums in float32 depend on where in the bank a row stands
-    and on how many queries share the product, so that equal memories would not tie. A large bank is read once and
+    Products are summed in float64 and compared by the tie rule of `ranking`: sums in float32 depend on where in the
+    bank a row stands and on how many queries share the product, so that equal memories would not tie. A large bank is read once and
     never copied: float32 products tell which rows can be among the k best, and only those are multiplied again in
     float64.
 
@@ -155,17 +155,19 @@ def top_k(query, bank, k):
     if not 1 <= k <= len(bank):
         raise ValueError(f"k = {k}: expected 1 to {len(bank)}, the number of memories in the bank")
     flat = query.reshape(-1, query.shape[-1])
-    similarity, index = torch.empty(len(flat), 0), torch.empty(len(flat), 0, dtype=torch.int64)
+    similarity = torch.empty(len(flat), 0, dtype=torch.float64)
+    index = torch.empty(len(flat), 0, dtype=torch.int64)
     step = max(EXACT, PRODUCTS // max(1, len(flat)))
     for start in range(0, len(bank), step):
         block = bank[start : start + step].float()
         for rows in _close(flat, block, k, similarity).split(EXACT):
-            products = (flat.double() @ block[rows].double().T).float()
+            products = flat.double() @ block[rows].double().T
             similarity = torch.cat([similarity, products], 1)
             index = torch.cat([index, (start + rows).expand(len(flat), -1)], 1)
             order = best(similarity, k)  # what was found before stands first, so that it wins a tie
             similarity, index = similarity.gather(1, order), index.gather(1, order)
     _check_finite(similarity.numpy())
+    similarity = similarity.float()
     return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
 
 
@@ -350,7 +352,7 @@ def fused(benchmark, found, depth=20, store="dialogue"):
     """
     def scored():
         for query, (rows, words) in zip(found.query, _scored_by_words(benchmark, store), strict=True):
-            similarity = (found.bank[rows].double() @ query.double()).float()
+            similarity = found.bank[rows].double() @ query.double()
             yield rows, _reciprocal_rank(similarity) + _reciprocal_rank(words).where(words > 0, 0)
 
     return _ranked_anew(benchmark, found, scored(), depth, store)

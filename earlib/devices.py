@@ -7,6 +7,7 @@ A profile may name them (`device: cuda`); they are then those of every notebook 
 import os
 import re
 
+DTYPES = ("float32", "float64")
 PRECISIONS = {
     "full": "the precision of the encoder's own weights",
     "mixed": "matrix products in bfloat16, the rest in the precision of the weights",
@@ -23,6 +24,14 @@ def precision():
     chosen = os.environ.get("EARLIB_PRECISION") or "full"
     if chosen not in PRECISIONS:
         raise ValueError(f"EARLIB_PRECISION: expected one of {', '.join(PRECISIONS)}, got {chosen!r}")
+    return chosen
+
+
+def dtype():
+    """The precision in which adapters learn and score: `EARLIB_DTYPE`, else float32."""
+    chosen = os.environ.get("EARLIB_DTYPE") or "float32"
+    if chosen not in DTYPES:
+        raise ValueError(f"EARLIB_DTYPE: expected one of {', '.join(DTYPES)}, got {chosen!r}")
     return chosen
 
 

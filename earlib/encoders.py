@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from tqdm import tqdm
 
-from earlib import devices, paths, weights
+from earlib import devices, kept, paths, weights
 from earlib.checks import sequence
 from earlib.datasets import near
 
@@ -218,6 +218,9 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
     prompts = {"memory": entry.memory_prompt, "query": entry.query_prompt}
     if kind not in prompts:
         raise ValueError(f"unknown kind of text {kind!r}{near(kind, prompts)}; known: {', '.join(prompts)}")
+    embeddings = kept.embeddings(_hash([*_identity(entry), prompts[kind]]), texts)
+    if embeddings is not None:
+        return embeddings
     key = _hash([*_identity(entry), prompts[kind], texts])
     path = paths.cache() / "embeddings" / f"{entry.name}-{key[:32]}.safetensors"
     embeddings = _read(path, entry, key, len(texts))

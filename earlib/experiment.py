@@ -63,6 +63,8 @@ class Setting(Checked):
     )
     device: str = Field(default_factory=devices.default, description="where tensors live: cpu, cuda or cuda:N")
 
+    dtype: Literal[devices.DTYPES] = Field(default_factory=devices.dtype, description="in which adapters learn and score")
+
     @field_validator("device")
     @classmethod
     def _known_device(cls, name):
@@ -278,7 +280,7 @@ def _run_group(setting, config, found, seeds, train, evaluation):
     """Runs of several seeds whose splits have the same sizes; a Run with R = 1 for each."""
     found = _on(setting.device, found)
     order, kept = (torch.from_numpy(part).to(found.bank.device) for part in (train, evaluation))
-    learner = Learner(config, found, _critic(config, found, seeds, order), seeds)
+    learner = Learner(config, found, _critic(config, found, seeds, order), seeds, getattr(torch, setting.dtype))
     noise = draws.draw(config, seeds, kept, config.depth, len(found.query), "test", found.bank.device)
 
     def answer(explorer=False):
@@ -336,7 +338,7 @@ def learners(setting, config, critic=None, only=None):
     for seed in range(setting.seeds) if only is None else only:
         order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None].to(found.bank.device)
         cites = critic or _critic(config, found, (seed,), order)
-        yield Learner(config, found, cites, (seed,)), order, found.gold
+        yield Learner(config, found, cites, (seed,), getattr(torch, setting.dtype)), order, found.gold
 
 
 def trained_weights(setting, config, only=None):
@@ -821,7 +823,7 @@ def stream(setting, config):
     for seed in range(setting.seeds):
         order, place = arrivals(found.scopes, seed)
         asked = torch.from_numpy(order)[None].to(found.bank.device)
-        learner = Learner(config, found, _critic(config, found, (seed,), asked), (seed,))
+        learner = Learner(config, found, _critic(config, found, (seed,), asked), (seed,), getattr(torch, setting.dtype))
         parts.append(Stream(order[None], place[None], *_streamed(learner, found, asked, place, config.batch_size)))
     return Stream(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from earlib.ranking import comparable
+
 
 class Exploration(NamedTuple):
     """What the rounds of one or many queries brought; `[...]` are the leading dimensions of the scores."""
@@ -101,10 +103,10 @@ def _compose(config, relevance, penalties, shown, cited):
     K = relevance.shape[-1]
     value = torch.add(relevance, upper_confidence(config, shown, cited), alpha=config.exploration).view(-1, K)
     first_row = torch.arange(0, len(penalties), K, device=value.device)
-    picks = [value.argmax(-1)]  # argmax takes the first of equals
+    picks = [comparable(value).argmax(-1)]  # argmax takes the first of equals
     redundancy = penalties.index_select(0, first_row + picks[0])
     while len(picks) < config.slate_size:
-        picks.append((value - redundancy).argmax(-1))
+        picks.append(comparable(value - redundancy).argmax(-1))
         redundancy = torch.maximum(redundancy, penalties.index_select(0, first_row + picks[-1]))
     return torch.stack(picks, -1).view(*relevance.shape[:-1], -1)
 

@@ -11,7 +11,7 @@ from earlib import adapter, draws
 from earlib.adapter import Adapter, gram
 from earlib.explorer import Exploration, explore, select_slate, tallied
 from earlib.objective import listwise_loss, log_likelihood, plackett_luce, ranking_loss
-from earlib.ranking import best, distinct, gumbel
+from earlib.ranking import best, distinct, gumbel, shared
 from earlib.replay import ExperienceBuffer
 
 ABSENT = -1e4  # score of a candidate that is no more: never chosen, and nothing flows from or to it
@@ -52,7 +52,8 @@ class Learner:
     def __init__(self, config, candidates, critic, seeds, dtype=torch.float32):
         self.config, self.critic, self.seeds = config, critic, tuple(seeds)
         self.dtype, self.device = dtype, candidates.bank.device
-        self.query, self.bank, self.index = candidates.query.to(dtype), candidates.bank.to(dtype), candidates.index
+        self.query, self.bank = candidates.query.to(dtype), candidates.bank.to(dtype)
+        self.index = shared(candidates.bank, candidates.index)
         if (config.side or config.learned_side) and candidates.side is None:
             term = "learned_side" if config.learned_side else f"side (lambda_side = {config.side:g})"
             raise ValueError(f"{term}: the candidates carry no scores; name a reranker")

@@ -357,7 +357,9 @@ class EARMemory:
         scores, adapted, length = now.adapter.score(query[None, None], memory[None])
         if not scores.isfinite().all():
             raise FloatingPointError(f"the adapter diverged: scores are not finite; lower learning_rate, {self.config}")
-        return scores + now.weight * side.to(self.dtype), adapted, length
+        scores, first = scores + now.weight * side.to(self.dtype), {}
+        twin = [first.setdefault(now.texts[row], at) for at, row in enumerate(rows.tolist())]
+        return scores[..., twin], adapted, length  # equal texts have one score, wherever in a product they stand
 
     # -- learning ------------------------------------------------------------------------------------------------------
 

@@ -237,4 +237,4 @@ class _GrowingBuffer(ExperienceBuffer):
 
     def _closeness(self, queries, pool):
         similarity = self.unit[queries] @ self.unit[: self.known].T
-        return similarity.round(decimals=9).gather(-1, pool)  # rounded, as everywhere, so that equal queries tie
+        return similarity.gather(-1, pool)

@@ -1,10 +1,22 @@
-"""The one way to rank: the best first, ties in memory order; the Gumbel noise that perturbs scores; distinct rows."""
+"""The one way to order scores, the Gumbel noise that perturbs them, and the distinct rows of a bank.
+
+Tie rule: scores are compared after rounding to 1e-9 in float64 and to 1e-5 in float32. Of equal ones the first in the
+candidates' order wins; equal texts share one embedding, and stand in the order in which they were added.
+"""
 
 import torch
 
+DECIMALS = {torch.float64: 9, torch.float32: 5}  # of scores that are compared; integers are compared as they are
+
+
+def comparable(scores):
+    """Scores as they are compared: what differs by rounding errors alone is equal."""
+    decimals = DECIMALS.get(scores.dtype)
+    return scores if decimals is None else scores.round(decimals=decimals)
+
 
 def best(scores, count):
-    """Indices of the highest scores, best first; of equal scores the lowest index comes first.
+    """Indices of the highest scores, best first, by the module's tie rule.
 
     Parameters
     ----------
@@ -18,13 +30,30 @@ def best(scores, count):
     torch.Tensor
         `[..., count]`, int64.
     """
-    order = scores.sort(dim=-1, descending=True, stable=True).indices
+    order = comparable(scores).sort(dim=-1, descending=True, stable=True).indices
     return order[..., :count]
 
 
 def gumbel(uniforms):
     """Gumbel noise g = -log(-log u) (Appendix A.1) from uniforms in (0, 1)."""
     return -torch.log(-torch.log(uniforms))
+
+
+def shared(bank, index):
+    """Candidates' rows, each replaced by the first of them whose embedding is the same: equal texts have one score.
+
+    Parameters
+    ----------
+    bank : torch.Tensor
+        `[M, d]`.
+    index : torch.Tensor
+        Rows of the bank, of any shape.
+    """
+    rows = index.unique()
+    first, seen = torch.arange(len(bank)), {}
+    for row, embedding in zip(rows.tolist(), bank[rows].cpu().numpy(), strict=True):
+        first[row] = seen.setdefault(embedding.tobytes(), row)
+    return first.to(index.device)[index]
 
 
 def distinct(rows):

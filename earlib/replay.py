@@ -25,9 +25,9 @@ class ExperienceBuffer:
     def __init__(self, config, query, replicas, depth, rounds):
         self.config, self.rounds, self.size = config, rounds, 0
         floats = {"dtype": query.dtype, "device": query.device}
-        if config.replay_choice == "similarity":  # rounded, so that a query asked again ties, however it was summed
+        if config.replay_choice == "similarity":
             unit = F.normalize(query.double(), dim=-1)
-            self.similarity = (unit @ unit.T).round(decimals=9)
+            self.similarity = unit @ unit.T
         self.queries = torch.zeros(replicas, 0, dtype=torch.int64, device=query.device)
         self.shown = torch.zeros(replicas, 0, depth, **floats)
         self.cited = torch.zeros(replicas, 0, depth, **floats)
@@ -57,10 +57,10 @@ class ExperienceBuffer:
         return self.similarity[queries].gather(-1, pool)
 
     def _reward(self, shown, cited):
-        """Mean aggregated citation of an experience; rounded, so that equal ones tie however they were summed."""
+        """Mean aggregated citation of an experience."""
         over = shown.clamp(min=1) if self.config.aggregate == "shown" else self.rounds
         observed = (shown > 0).to(shown.dtype)
-        return ((cited / over).sum(-1) / observed.sum(-1).clamp(min=1)).round(decimals=9)
+        return (cited / over).sum(-1) / observed.sum(-1).clamp(min=1)
 
     def choose(self, queries, uniforms=None):
         """Choose what each query of a batch replays (Eq. 15; Appendix B.2); the batch itself is stored afterwards.

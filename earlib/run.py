@@ -85,6 +85,7 @@ class Profile(BaseModel, extra="forbid"):
     title: str
     device: Annotated[str, AfterValidator(devices.check)] | None = None
     precision: Literal[tuple(devices.PRECISIONS)] | None = None
+    dtype: Literal[devices.DTYPES] | None = None
     defaults: dict[str, Any] = {}
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     notebooks: dict[str, dict[str, Any] | None] = {}
@@ -225,7 +226,9 @@ def load_profile(name):
 
 def _of_machine(profile):
     """What a profile says of the machine, as variables for a kernel."""
-    given = {"EARLIB_DEVICE": profile.device, "EARLIB_PRECISION": profile.precision}
+    given = {
+        "EARLIB_DEVICE": profile.device, "EARLIB_PRECISION": profile.precision, "EARLIB_DTYPE": profile.dtype,
+    }  # fmt: skip
     return {name: value for name, value in given.items() if value}
 
 

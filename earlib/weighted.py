@@ -32,7 +32,7 @@ def run_weighted(setting, depth, weights):
     found = experiment.candidates_of(setting, depth)
     cosine = torch.einsum("nd,nkd->nk", found.query.double(), found.bank.double()[found.index])
     scores = (cosine + w * found.side for w in weights)
-    slates = torch.stack([best(one.round(decimals=9), Config().slate_size) for one in scores])  # so that equal ones tie
+    slates = torch.stack([best(one, Config().slate_size) for one in scores])
     reached = evaluate.measure(found, torch.arange(len(cosine)).expand(len(weights), -1), slates)[0]
     kept_apart, parts, chosen = setting.model_copy(update={"validate_on_training": True}), [], []
     for seed in range(setting.seeds):

@@ -66,8 +66,8 @@ def gumbel(uniforms) -> list[float]:
 
 
 def top(values, s) -> list[int]:
-    """Indices of the s largest values, largest first; of equal values the lowest index first."""
-    return sorted(range(len(values)), key=lambda i: (-values[i], i))[:s]
+    """Indices of the s largest values, largest first; values equal to 9 decimals tie, and the lowest index wins."""
+    return sorted(range(len(values)), key=lambda i: (-round(values[i], 9), i))[:s]
 
 
 # ---------------------------------------------------------------------------------------------- Exploratory Reflection
@@ -92,7 +92,7 @@ def explorer_slate(config: Config, z, gram, counts, means, p=None) -> list[int]:
             U = means[i] + config.ucb * math.sqrt(math.log(1 + N) / (1 + counts[i]))  # line 9, Eq. 5
             A[i] = config.relevance * z[i] - config.diversity * D + config.exploration * U  # Eq. 7
             A[i] += config.side * p[i]
-        best = max(pool, key=A.get)  # line 11, Eq. 8; of equal ones the lowest index
+        best = max(pool, key=lambda i: round(A[i], 9))  # line 11, Eq. 8; of equal ones the lowest index
         slate.append(best)  # line 12
         pool.remove(best)  # line 13
     return slate
@@ -204,7 +204,7 @@ def listwise_loss(config: Config, z, y_bar):
     z = z / config.softmax_temperature
     P = [i for i in range(len(z)) if y_bar.get(i, -1) > 0]
     N = [i for i in range(len(z)) if i not in P and (config.unseen == "negative" or i in y_bar)]
-    P.sort(key=lambda i: (-z[i].item(), i))
+    P.sort(key=lambda i: (-round(z[i].item(), 9), i))
     loss = z.new_zeros(())
     for number, i in enumerate(P):
         if config.objective == "softmax":
@@ -234,8 +234,8 @@ def aggregate(config: Config, slates, feedback) -> dict[int, float]:
 
 
 def reward_of_experience(e: Experience) -> float:
-    """Mean of y-bar over the observed candidates, to 9 decimals so that equal means are equal; 0 if none."""
-    return round(sum(e.y_bar.values()) / len(e.y_bar), 9) if e.y_bar else 0.0
+    """Mean of y-bar over the observed candidates; 0 if none."""
+    return sum(e.y_bar.values()) / len(e.y_bar) if e.y_bar else 0.0
 
 
 def choose_experiences(config: Config, query, pool, u_choice) -> list[Experience]:

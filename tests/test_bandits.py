@@ -193,7 +193,8 @@ def plain_slate(values, similarity, diversity):
 
 def test_thompson_sampling_is_that_of_a_plain_loop(toy):
     """Usefulness 2 x - 1 with x from Beta(1 + a, 1 + b) asks, its mean answers."""
-    _, config, _, queries, scores, similarity = toy
+    _, config, _, queries, *given = toy
+    scores, similarity = (one.double() for one in given)
     uniforms = torch.from_numpy(np.random.default_rng(2).random((len(queries), 6, config.depth)))
     asked, ask = [], asker(toy, 6)
     given = scores, similarity, lambda c, slate: asked.append(slate) or ask(c, slate), 6, uniforms
