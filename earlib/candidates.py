@@ -350,6 +350,7 @@ def fused(benchmark, found, depth=20, store="dialogue"):
 
     Parameters and result as in `by_words`.
     """
+
     def scored():
         for query, (rows, words) in zip(found.query, _scored_by_words(benchmark, store), strict=True):
             similarity = found.bank[rows].double() @ query.double()

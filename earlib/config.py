@@ -44,18 +44,24 @@ class Config(Checked):
     init: Literal["zero", "normal"] = _field("zero", "W", "Eq. 3", "start of W_q and W_m; normal has deviation 0.01")
     normalise: bool = _field(True, "", "Eq. 3; Algorithm 3 line 1 does not", "adapted embeddings have unit length")
     adapter: Literal["full", "low-rank", "diagonal", "query"] = _field(
-        "full", "W", "Eq. 3; the others are the package's own",
+        "full",
+        "W",
+        "Eq. 3; the others are the package's own",
         "form of W_q and W_m: any matrix; a product B A of rank r; a diagonal; or W_q alone, with W_m = 0",
     )
     rank: int = _field(16, "r", "the package's own", "rank of a low-rank adapter", ge=1)
     learned_side: bool = _field(
-        False, "w", "the package's own",
+        False,
+        "w",
+        "the package's own",
         "scores gain a term w p_i, a reranker's score p_i with a weight w learned with the adapter, from side_start",
     )
 
     # Exploratory Reflection
     training_slates: Literal["explorer", "gumbel", "random", "all"] = _field(
-        "explorer", "S^(t)", "Eq. 8",
+        "explorer",
+        "S^(t)",
+        "Eq. 8",
         "slates in training: the Explorer's; RMM's top s of score + Gumbel noise, fresh each round; as controls s at "
         "random, or all K candidates at once",
     )
@@ -65,8 +71,11 @@ class Config(Checked):
     exploration: float = _field(0.3, "lambda_exp", "Appendix A", "weight of the upper-confidence value", ge=0)
     ucb: float = _field(0.5, "alpha", "Appendix A", "UCB coefficient", ge=0)
     side: float = _field(
-        0.0, "lambda_side", "the package's own term; the paper makes such scores available and prints no equation",
-        "weight of a reranker's score in Eq. 7", ge=0,
+        0.0,
+        "lambda_side",
+        "the package's own term; the paper makes such scores available and prints no equation",
+        "weight of a reranker's score in Eq. 7",
+        ge=0,
     )
     statistics: Literal["kept", "reset"] = _field(
         "kept", "N, mu", "Eq. 9; Algorithm 2 line 3", "bandit statistics live for a query, or for one call"
@@ -80,14 +89,18 @@ class Config(Checked):
     precision: float = _field(88.0, "p", "Citation Scores", "target precision of the simulated critic, %", gt=0, le=100)
     recall: float = _field(86.0, "r", "Citation Scores", "target recall of the simulated critic, %", gt=0, le=100)
     errors: Literal["slate", "global", "persistent", "shuffled"] = _field(
-        "slate", "p_fp", "Appendix A.2",
+        "slate",
+        "p_fp",
+        "Appendix A.2",
         "false positives by the gold in the slate; at one rate for all; drawn once per query and memory; or, as a "
         "control, about other memories: the gold labels of a query are shuffled among its candidates",
     )
 
     # Objective
     objective: Literal["reward", "softmax", "contrastive", "logistic", "plackett-luce"] = _field(
-        "reward", "L_rank", "Eq. 10; the others are the package's own",
+        "reward",
+        "L_rank",
+        "Eq. 10; the others are the package's own",
         "the paper's reward-weighted likelihood of slates; or a loss over all candidates by whether they were cited: "
         "cross-entropy of their softmax, each cited one against those that were not, pairs, or all cited ones first",
     )
@@ -107,7 +120,9 @@ class Config(Checked):
     )
     replay_current: bool = _field(False, "r < n", "Eq. 15", "the current query's experience may be replayed too")
     replay_slate: Literal["gumbel", "scaled", "softmax"] = _field(
-        "gumbel", "S~^(r)", "Appendix A.1",
+        "gumbel",
+        "S~^(r)",
+        "Appendix A.1",
         "top s of z + g; of z / tau + g; or a draw without replacement from softmax((z + g) / tau)",
     )
     temperature: float = _field(0.5, "tau", "Appendix A.1", "Gumbel temperature, where a reading uses it", gt=0)

@@ -24,8 +24,19 @@ from earlib.learner import Learner
 from earlib.ranking import best
 
 CORE = (
-    "adapter", "candidates", "config", "critic", "draws", "evaluate", "experiment", "explorer", "learner", "objective",
-    "ranking", "replay", "words",
+    "adapter",
+    "candidates",
+    "config",
+    "critic",
+    "draws",
+    "evaluate",
+    "experiment",
+    "explorer",
+    "learner",
+    "objective",
+    "ranking",
+    "replay",
+    "words",
 )  # a change in any of these makes every cached run stale
 TRAINED_SHARE = 0.8
 
@@ -63,7 +74,9 @@ class Setting(Checked):
     )
     device: str = Field(default_factory=devices.default, description="where tensors live: cpu, cuda or cuda:N")
 
-    dtype: Literal[devices.DTYPES] = Field(default_factory=devices.dtype, description="in which adapters learn and score")
+    dtype: Literal[devices.DTYPES] = Field(
+        default_factory=devices.dtype, description="in which adapters learn and score"
+    )
 
     @field_validator("device")
     @classmethod
@@ -830,6 +843,7 @@ def stream(setting, config):
 
 def _streamed(learner, found, asked, place, batch):
     """Recall@5 of one seed, `[1, N]` each: static, test-then-learn, after its conversation, at the end."""
+
     def recall(queries):
         return evaluate.measure(found, queries, learner.retrieve(queries))[0]
 

@@ -163,6 +163,7 @@ class Learner:
 
     def _explore(self, queries, scores, similarity, uniforms):
         """The T slates of training, and the noise that RMM's are drawn with, `[R, Q, T, K]` (Algorithm 3, 3-6)."""
+
         def ask(t, slates):
             return self.critic(queries, slates, uniforms.critic[:, :, t])
 

@@ -313,9 +313,7 @@ def make_plans(names, profile_name, own):
                 raise
     _check_names(profile, profile_name, known, parameters)
     _check_own(own, {key for name in chosen for key in parameters[name]})
-    return [
-        plan for name in chosen for plan in _plans(known[name], profile, profile_name, parameters[name], own)
-    ]
+    return [plan for name in chosen for plan in _plans(known[name], profile, profile_name, parameters[name], own)]
 
 
 def _check_own(own, known):
@@ -397,7 +395,7 @@ def _shortened(text, length, whole, always=False):
     """Text of at most so many characters; what was cut, or has to be told apart anyway, gets a hash of the whole."""
     if len(text) <= length and not always:
         return text
-    return f"{text[:length - 7].rstrip('-')}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
+    return f"{text[: length - 7].rstrip('-')}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
 
 
 class _ThisInterpreter(KernelSpecManager):
@@ -529,21 +527,30 @@ class Runner:
         """Run the notebook in a kernel of its own; its standard error is shown as it comes."""
         specs = _ThisInterpreter()
         machine = {name: value for name, value in plan.machine.items() if name not in os.environ}
-        specs.environment = machine | self.environment | {
-            "EARLIB_ROOT": str(paths.ROOT), "EARLIB_RESULTS": str(work / "results"),
-            "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
-        }
+        specs.environment = (
+            machine
+            | self.environment
+            | {
+                "EARLIB_ROOT": str(paths.ROOT),
+                "EARLIB_RESULTS": str(work / "results"),
+                "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
+            }
+        )
         notes = "" if self.estimates is None else str(self.estimates / f"{plan.name}.jsonl")
         specs.environment["EARLIB_LLM_ESTIMATE"] = notes  # never the caller's own: results would come of estimates
-        kernel = AsyncKernelManager(
-            kernel_name="python3", kernel_spec_manager=specs, transport_encryption="auto"
-        )
+        kernel = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs, transport_encryption="auto")
         self.kernels.add(kernel)
         try:
             papermill.execute_notebook(
-                plan.source, work / f"{plan.name}.ipynb", plan.parameters, kernel_name="python3", km=kernel,
-                progress_bar={"desc": plan.name, "leave": False} if bar else False, stderr_file=sys.stderr,
-                start_timeout=120, coalesce_streams=True,
+                plan.source,
+                work / f"{plan.name}.ipynb",
+                plan.parameters,
+                kernel_name="python3",
+                km=kernel,
+                progress_bar={"desc": plan.name, "leave": False} if bar else False,
+                stderr_file=sys.stderr,
+                start_timeout=120,
+                coalesce_streams=True,
             )
         finally:
             if kernel.has_kernel:

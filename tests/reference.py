@@ -335,9 +335,7 @@ def update(config: Config, state, weights, gradients):
     t = t + 1
     first = [0.9 * m + (1 - 0.9) * G for m, G in zip(first, gradients, strict=True)]
     second = [0.999 * v + (1 - 0.999) * G**2 for v, G in zip(second, gradients, strict=True)]
-    steps = [
-        (m / (1 - 0.9**t)) / (torch.sqrt(v / (1 - 0.999**t)) + 1e-8) for m, v in zip(first, second, strict=True)
-    ]
+    steps = [(m / (1 - 0.9**t)) / (torch.sqrt(v / (1 - 0.999**t)) + 1e-8) for m, v in zip(first, second, strict=True)]
     return tuple(W - config.learning_rate * S for W, S in zip(weights, steps, strict=True)), (t, first, second)
 
 
@@ -368,7 +366,16 @@ def train(
         for n, x in list(enumerate(order))[start : start + config.batch_size]:
             mask = None if readable is None else readable[n].tolist()
             slates, citations, L_cur, e = current_query(
-                config, W_q, W_m, n, queries[x], memories[x], gold[x], uniforms, global_rate, mask,
+                config,
+                W_q,
+                W_m,
+                n,
+                queries[x],
+                memories[x],
+                gold[x],
+                uniforms,
+                global_rate,
+                mask,
                 None if side is None else side[x],
             )
             pool = buffer + ([e] if config.replay_current else [])  # r < n: those of earlier batches

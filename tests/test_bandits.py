@@ -59,11 +59,13 @@ def plain_worth(weights, K, size):
     return sum(w for w, gold in zip(weights, plain_sets(K), strict=True) if set(gold) <= set(kept)), held
 
 
-QUESTIONS = st.fixed_dictionaries({
-    "z": st.lists(st.floats(-1, 1), min_size=5, max_size=6),
-    "temperature": st.sampled_from([0.05, 0.3, 1.0]),
-    "seed": st.integers(0, 99),
-})
+QUESTIONS = st.fixed_dictionaries(
+    {
+        "z": st.lists(st.floats(-1, 1), min_size=5, max_size=6),
+        "temperature": st.sampled_from([0.05, 0.3, 1.0]),
+        "seed": st.integers(0, 99),
+    }
+)
 
 
 @settings(max_examples=60)
@@ -413,7 +415,7 @@ def test_every_seed_and_repeat_has_random_numbers_of_its_own(toy, monkeypatch):
 @pytest.mark.parametrize("given", [{"calls": 3}, {"repeats": 0}])
 def test_too_few_calls_or_critics_are_named(toy, given):
     setting, config, *_ = toy
-    (name, value), = given.items()
+    ((name, value),) = given.items()
     with pytest.raises(ValueError, match=f"{name} = {value}: expected at least"):
         bandits.on_questions(setting, config, None, **{"calls": 4, "most": 4, **given})
 

@@ -299,9 +299,7 @@ def test_both_uses_of_an_adapter_on_questions():
     for number, value, shared in zip(queries[1], values[banks.FOLDED][0, 1], overlap[1], strict=True):
         held = [row for row, memory in enumerate(searched.memories)
                 if (memory.scope, memory.store) == (found.scopes[number], "dialogue")]  # fmt: skip
-        scores, _, _ = Adapter(W[:, None]).score(
-            found.query[number][None, None], found.bank[held][None]
-        )
+        scores, _, _ = Adapter(W[:, None]).score(found.query[number][None, None], found.bank[held][None])
         slate = {found.memory_ids[held[place]] for place in scores[0, 0].topk(5).indices.tolist()}
         gold = set(searched.asked[number].gold)
         assert np.isnan(value) if not gold else value == (gold <= slate), number

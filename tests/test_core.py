@@ -69,7 +69,11 @@ OPTIONS = {
     "cited first": {"objective": "plackett-luce", "softmax_temperature": 0.2},
     "contrastive, unseen left out": {"objective": "contrastive", "unseen": "left out"},
     "contrastive, all gold": {
-        "objective": "contrastive", "training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0,
+        "objective": "contrastive",
+        "training_slates": "all",
+        "rounds": 1,
+        "precision": 100.0,
+        "recall": 100.0,
     },
 }
 
@@ -112,8 +116,16 @@ def both(config, found, seeds, order, readable=None):
         steps.append((step, gradients, [W.detach().clone() for W in learner.adapter.parameters]))
     plain = [
         reference.train(
-            config, found.query, found.bank[found.index], told[r], order[r].tolist(), named(uniforms, r), *start[r],
-            global_rate=rates[r], readable=None if readable is None else readable[r], side=found.side,
+            config,
+            found.query,
+            found.bank[found.index],
+            told[r],
+            order[r].tolist(),
+            named(uniforms, r),
+            *start[r],
+            global_rate=rates[r],
+            readable=None if readable is None else readable[r],
+            side=found.side,
         )
         for r in range(len(seeds))
     ]
@@ -169,8 +181,16 @@ def test_trajectory_is_the_reference_s(name):
         for r in range(len(seeds)):
             for x in range(len(found.query)):
                 expected = reference.retrieve(
-                    config, *plain[r].weights[-1], found.query[x], found.bank[found.index[x]], told[r, x],
-                    noise.critic[r, x], explorer, rates[r], noise.slate[r, x, 0], found.side[x],
+                    config,
+                    *plain[r].weights[-1],
+                    found.query[x],
+                    found.bank[found.index[x]],
+                    told[r, x],
+                    noise.critic[r, x],
+                    explorer,
+                    rates[r],
+                    noise.slate[r, x, 0],
+                    found.side[x],
                 )
                 assert slates[r, x].tolist() == expected
 
@@ -325,9 +345,7 @@ def test_a_low_rank_adapter_starts_at_the_scale_of_its_width(rank, dimension):
 @pytest.mark.parametrize("start", [0.0, 0.3])
 def test_a_learned_term_follows_its_gradient(start):
     """The weight w of side information: one plain step by finite differences of the loss, and scores that show it."""
-    config = Config(
-        **{**SMALL, "replay_size": 0}, optimizer="sgd", learned_side=True, side_rate=0.5, side_start=start
-    )
+    config = Config(**{**SMALL, "replay_size": 0}, optimizer="sgd", learned_side=True, side_rate=0.5, side_start=start)
     found = problem(7)
     order = orders((0,), len(found.query), 2)
     learner = Learner(config, found, SimulatedCritic(config, found.gold), (0,), torch.float64)

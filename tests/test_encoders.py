@@ -66,8 +66,14 @@ def tiny(checkpoint, tmp_path, monkeypatch):
     """The tiny encoder in the registry, its files in the search path, an empty cache."""
     weights = hashlib.sha256((checkpoint / "model.safetensors").read_bytes()).hexdigest()
     entry = Encoder(
-        name="tiny", model="nobody/tiny-bert", revision="a" * 40, dimension=32, pooling="mean", max_length=64,
-        weights=(("model.safetensors", weights),), licence="none",
+        name="tiny",
+        model="nobody/tiny-bert",
+        revision="a" * 40,
+        dimension=32,
+        pooling="mean",
+        max_length=64,
+        weights=(("model.safetensors", weights),),
+        licence="none",
     )
     monkeypatch.setitem(encoders.REGISTRY, "tiny", entry)
     monkeypatch.setenv("EARLIB_MODELS", str(checkpoint.parent))

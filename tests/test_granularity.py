@@ -36,9 +36,7 @@ def test_the_mean_of_three_counts_is_found(n, data, digits):
 
 @given(st.decimals("0", "100", places=2), st.integers(1, 300), st.sampled_from([1, 3]))
 def test_it_is_what_trying_every_count_gives(value, n, runs):
-    fits = [
-        k for k in range(n * runs + 1) if abs(Fraction(100 * k, n * runs) - Fraction(value)) <= Fraction(1, 200)
-    ]
+    fits = [k for k in range(n * runs + 1) if abs(Fraction(100 * k, n * runs) - Fraction(value)) <= Fraction(1, 200)]
     found = granularity.count(f"{value:.2f}", n, runs)
     assert found in fits if fits else found is None
 

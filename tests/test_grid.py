@@ -132,13 +132,16 @@ def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):
     assert f"{100 * np.nanmean(ear.values[0], 1).mean():.1f} ±" in rows[1]
 
 
-@pytest.mark.parametrize("arguments, expected", [
-    (["--dataset", "tyo"], "unknown dataset 'tyo', did you mean 'toy'"),
-    (["--dataset", "toy", "--encoder", "minlm"], "unknown encoder 'minlm', did you mean 'minilm'"),
-    (["--dataset", "toy", "--variant", "rmm", "eat"], "unknown variant 'eat', did you mean 'ear'"),
-    (["--dataset", "toy", "--seeds", "0"], "seeds: Input should be greater than or equal to 1, got 0"),
-    (["--dataset", "toy", "--scheduler", "here"], "scheduler 'here': expected an address such as tcp://host:8786"),
-])
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--dataset", "tyo"], "unknown dataset 'tyo', did you mean 'toy'"),
+        (["--dataset", "toy", "--encoder", "minlm"], "unknown encoder 'minlm', did you mean 'minilm'"),
+        (["--dataset", "toy", "--variant", "rmm", "eat"], "unknown variant 'eat', did you mean 'ear'"),
+        (["--dataset", "toy", "--seeds", "0"], "seeds: Input should be greater than or equal to 1, got 0"),
+        (["--dataset", "toy", "--scheduler", "here"], "scheduler 'here': expected an address such as tcp://host:8786"),
+    ],
+)
 def test_a_wrong_request_is_refused_before_anything_starts(empty, capsys, arguments, expected):
     assert grid.main(arguments) == 2
     message = capsys.readouterr().err
@@ -263,7 +266,10 @@ def test_a_notebook_whose_worker_is_killed_runs_again(root, start, tmp_path_fact
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_notebooks_leave_no_worker_no_kernel_and_the_old_results(
-    root, start, tmp_path_factory, sent  # noqa: F811
+    root,
+    start,
+    tmp_path_factory,
+    sent,  # noqa: F811
 ):
     assert run.main(["plain", "--profile", "smoke"]) == 0
     old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}

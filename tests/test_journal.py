@@ -235,6 +235,7 @@ def test_a_state_that_cannot_be_written_anew_costs_no_change(tmp_path, monkeypat
     held = made(20, preset(depth=10))
     held.save(tmp_path / "m")
     with monkeypatch.context() as patch:
+
         def full(path, content):
             raise OSError(28, f"cannot write {path}: No space left on device")
 

@@ -40,6 +40,7 @@ def text(number):
 
 def encoder(texts, kind):
     """Embeddings that depend on the words: a sum of a vector for each, and some noise of its own for the whole text."""
+
     def vector(content):
         return np.random.default_rng(zlib.crc32(content.encode())).normal(size=WIDTH)
 
@@ -439,8 +440,10 @@ def learned(held):
 
 
 def same(before, after):
-    return before[0] == after[0] and before[1].keys() == after[1].keys() and all(
-        value.equal(after[1][name]) for name, value in before[1].items()
+    return (
+        before[0] == after[0]
+        and before[1].keys() == after[1].keys()
+        and all(value.equal(after[1][name]) for name, value in before[1].items())
     )
 
 
@@ -997,6 +1000,7 @@ def test_a_change_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
     held.save(tmp_path)
     before = answers(held)
     with monkeypatch.context() as patch:
+
         def full(handle):
             raise OSError(28, "No space left on device")
 

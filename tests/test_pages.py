@@ -19,8 +19,30 @@ SMOKE = paths.reference() / "smoke"
 IDS = ["tab01_dataset_stats", "tab03_ablation", "fig03_sample_efficiency"]  # in the order of the report
 OWN = "fig03_sample_efficiency--seeds-1"
 MATHML = {
-    "math", "mrow", "mi", "mn", "mo", "mtext", "mspace", "msub", "msup", "msubsup", "munder", "mover", "munderover",
-    "mfrac", "msqrt", "mroot", "mtable", "mtr", "mtd", "mstyle", "mpadded", "mphantom", "mmultiscripts", "mprescripts",
+    "math",
+    "mrow",
+    "mi",
+    "mn",
+    "mo",
+    "mtext",
+    "mspace",
+    "msub",
+    "msup",
+    "msubsup",
+    "munder",
+    "mover",
+    "munderover",
+    "mfrac",
+    "msqrt",
+    "mroot",
+    "mtable",
+    "mtr",
+    "mtd",
+    "mstyle",
+    "mpadded",
+    "mphantom",
+    "mmultiscripts",
+    "mprescripts",
 }  # of MathML Core, which browsers set
 
 

@@ -74,7 +74,7 @@ def test_curves_draw_mean_and_band():
 @pytest.mark.parametrize("count", range(5, 11))
 def test_a_legend_of_many_names_leaves_the_panel_its_height(count):
     """One long name made each a line of its own: eight of them left the panel 0.8 inches."""
-    names = [*(f"low-rank, r = {2 ** number}" for number in range(count - 1)), "ceiling"]
+    names = [*(f"low-rank, r = {2**number}" for number in range(count - 1)), "ceiling"]
     points = [(name, at, 30.0 + at) for name in names for at in (0, 1)]
     frame = pd.DataFrame(points, columns=["form", "training_queries", "measured"])
     figure = plots.curves(frame, "training_queries", by="form", title="Learning")

@@ -94,9 +94,7 @@ def test_metadata_keeps_the_parameters_and_nothing_of_the_occasion(root):
     text = (root / "results" / "smoke" / "plain--seeds-4.ipynb").read_text()
     notebook = nbformat.reads(text, as_version=4)
     nbformat.validate(notebook)
-    assert notebook.metadata["papermill"] == {
-        "parameters": {"profile": "smoke", "name": "plain--seeds-4", "seeds": 4}
-    }
+    assert notebook.metadata["papermill"] == {"parameters": {"profile": "smoke", "name": "plain--seeds-4", "seeds": 4}}
     assert "version" not in notebook.metadata.language_info
     assert all(set(cell.metadata) <= {"tags"} for cell in notebook.cells)
     assert outputs(root / "results" / "smoke" / "plain--seeds-4.ipynb") == "1\n3\n"
@@ -122,25 +120,34 @@ def test_own_parameters_go_beside_the_committed_result(root):
     assert (root / "results" / "smoke" / "plain.json").read_bytes() == committed
 
 
-@pytest.mark.parametrize("pairs, name", [
-    (["precision=88"], "plain"),  # the profile's own value
-    (["precision=70.5", "seeds=5"], "plain--precision-70.5--seeds-5"),
-    (["sizes=[3,4]"], "plain--sizes-3+4"),
-    (["reset=true"], "plain--reset-True"),
-    (["label=no"], "plain--label-no"),
-    (["recall=70"], "plain--recall-70"),
-    (["recall=[70, 60]"], "plain--recall-70+60"),
-])
+@pytest.mark.parametrize(
+    "pairs, name",
+    [
+        (["precision=88"], "plain"),  # the profile's own value
+        (["precision=70.5", "seeds=5"], "plain--precision-70.5--seeds-5"),
+        (["sizes=[3,4]"], "plain--sizes-3+4"),
+        (["reset=true"], "plain--reset-True"),
+        (["label=no"], "plain--label-no"),
+        (["recall=70"], "plain--recall-70"),
+        (["recall=[70, 60]"], "plain--recall-70+60"),
+    ],
+)
 def test_names_of_own_results(root, pairs, name):
     assert plan(*pairs).name == plan(*pairs).parameters["name"] == name
     assert plan(*reversed(pairs)).name == name
 
 
 values = st.one_of(
-    *(st.lists(one, min_size=2, max_size=2, unique_by=repr) for one in (
-        st.text(), st.integers(), st.floats(allow_nan=False), st.lists(st.text(max_size=3), max_size=3),
-        st.lists(st.floats(0, 1), max_size=3),
-    )),
+    *(
+        st.lists(one, min_size=2, max_size=2, unique_by=repr)
+        for one in (
+            st.text(),
+            st.integers(),
+            st.floats(allow_nan=False),
+            st.lists(st.text(max_size=3), max_size=3),
+            st.lists(st.floats(0, 1), max_size=3),
+        )
+    ),
     st.floats(0.1, 100).map(lambda value: [value, math.nextafter(value, 200)]),  # one for `%.12g`
 )
 
@@ -160,32 +167,56 @@ def test_names_stay_short_and_apart(root):
     assert plan("label=1--seeds-4").name != plan("label=1", "seeds=4").name
 
 
-@pytest.mark.parametrize("typed, value", [
-    ("precision=1e-3", 0.001), ("precision=70", 70.0), ("precision=.5", 0.5), ("shift=-1", -1), ("sizes=[]", []),
-    ("sizes=[1, 3]", [1, 3]), ("sizes=3", [3]), ("recall=70", [70.0]), ("reset=true", True), ("label=1e-3", "1e-3"),
-    ("label=[a]", "[a]"),
-])
+@pytest.mark.parametrize(
+    "typed, value",
+    [
+        ("precision=1e-3", 0.001),
+        ("precision=70", 70.0),
+        ("precision=.5", 0.5),
+        ("shift=-1", -1),
+        ("sizes=[]", []),
+        ("sizes=[1, 3]", [1, 3]),
+        ("sizes=3", [3]),
+        ("recall=70", [70.0]),
+        ("reset=true", True),
+        ("label=1e-3", "1e-3"),
+        ("label=[a]", "[a]"),
+    ],
+)
 def test_values_are_read_by_the_type_of_their_parameter(root, typed, value):
     key = typed.partition("=")[0]
     found = plan(typed).parameters[key]
     assert found == value and type(found) is type(value)
 
 
-@pytest.mark.parametrize("typed, expected", [
-    ("precision=yes", "expected float, got 'yes'"), ("precision=true", "expected float, got True"),
-    ("precision=[70]", "expected float"), ("precision=70 %", "expected float, got '70 %'"),
-    ("seeds=3.5", "expected int, got 3.5"), ("seeds=null", "expected int, got None"),
-    ("sizes=x", "expected list[int], got 'x'"), ("sizes=null", "got None"), ("sizes={1: 2}", "expected list[int]"),
-    ("sizes=[1, x]", "expected list[int], got [1, 'x']"), ("reset=no", "expected bool, got 'no'"),
-    ("sizes=[1", "not valid YAML"), ("precison=70", "did you mean 'precision'"),
-    ("q=70", "known: encoder, label, precision"),
-    ("profile=laptop", "use --profile"), ("name=x", "set by the run itself"),
-    ("encoder=minlm", "command line: encoder (registry entry): expected one of minilm, mpnet"),
-    ("seeds=0", "command line: seeds (how many): expected greater than or equal to 1, got 0"),
-    ("precision=130", "expected less than or equal to 100, got 130"), ("precision=0", "expected greater than 0"),
-    ("recall=130", "expected less than or equal to 100, got 130"), ("recall=[70, 0]", "expected greater than 0, got 0"),
-    ("dataset=toy", "unknown parameter 'dataset'"),
-])
+@pytest.mark.parametrize(
+    "typed, expected",
+    [
+        ("precision=yes", "expected float, got 'yes'"),
+        ("precision=true", "expected float, got True"),
+        ("precision=[70]", "expected float"),
+        ("precision=70 %", "expected float, got '70 %'"),
+        ("seeds=3.5", "expected int, got 3.5"),
+        ("seeds=null", "expected int, got None"),
+        ("sizes=x", "expected list[int], got 'x'"),
+        ("sizes=null", "got None"),
+        ("sizes={1: 2}", "expected list[int]"),
+        ("sizes=[1, x]", "expected list[int], got [1, 'x']"),
+        ("reset=no", "expected bool, got 'no'"),
+        ("sizes=[1", "not valid YAML"),
+        ("precison=70", "did you mean 'precision'"),
+        ("q=70", "known: encoder, label, precision"),
+        ("profile=laptop", "use --profile"),
+        ("name=x", "set by the run itself"),
+        ("encoder=minlm", "command line: encoder (registry entry): expected one of minilm, mpnet"),
+        ("seeds=0", "command line: seeds (how many): expected greater than or equal to 1, got 0"),
+        ("precision=130", "expected less than or equal to 100, got 130"),
+        ("precision=0", "expected greater than 0"),
+        ("recall=130", "expected less than or equal to 100, got 130"),
+        ("recall=[70, 0]", "expected greater than 0, got 0"),
+        ("dataset=toy", "unknown parameter 'dataset'"),
+    ],
+)
 def test_wrong_parameters_are_refused_before_anything_runs(root, capsys, typed, expected):
     assert run.main(["plain", "--profile", "smoke", "-p", typed]) == 2
     message = capsys.readouterr().err
@@ -194,19 +225,29 @@ def test_wrong_parameters_are_refused_before_anything_runs(root, capsys, typed, 
     assert not (root / "build").exists() and not (root / "results").exists()
 
 
-@pytest.mark.parametrize("arguments, expected", [
-    (["plian"], "unknown notebook 'plian', did you mean 'plain'"),
-    (["plain", "--profile", "smok"], "unknown profile 'smok', did you mean 'smoke'"),
-])
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["plian"], "unknown notebook 'plian', did you mean 'plain'"),
+        (["plain", "--profile", "smok"], "unknown profile 'smok', did you mean 'smoke'"),
+    ],
+)
 def test_unknown_names_come_with_the_near_ones(root, capsys, arguments, expected):
     assert run.main([*arguments, *([] if "--profile" in arguments else ["--profile", "smoke"])]) == 2
     assert expected in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [
-    ["plain", "-p", "precision"], ["plain", "-p"], [], ["plain", "--jobs", "0"],
-    ["plain", "--jobs", "2", "--scheduler", "tcp://a:1"], ["plain", "--estimate", "--scheduler", "tcp://a:1"],
-])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plain", "-p", "precision"],
+        ["plain", "-p"],
+        [],
+        ["plain", "--jobs", "0"],
+        ["plain", "--jobs", "2", "--scheduler", "tcp://a:1"],
+        ["plain", "--estimate", "--scheduler", "tcp://a:1"],
+    ],
+)
 def test_incomplete_commands_say_how_they_go(root, capsys, arguments):
     with pytest.raises(SystemExit) as stopped:
         run.main(arguments)
@@ -214,21 +255,28 @@ def test_incomplete_commands_say_how_they_go(root, capsys, arguments):
     assert "usage: python -m earlib.run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("title: x\ndefaults: {precision: no}\n", "smoke.yaml: defaults: precision"),
-    ("title: x\ndefaults: {encoder: 5}\n", "expected str, got 5"),
-    ("title: x\ndefaults: {seeds: 0}\n", "smoke.yaml: defaults: seeds (how many): expected greater than or equal to 1"),
-    ("title: x\nnotebooks: {plain: {recall: [70, 101]}}\n", "notebooks.plain: recall"),
-    ("title: x\ndefaults: {encoder: minlm}\n", "smoke.yaml: defaults: encoder (registry entry): expected one of"),
-    ("title: x\ndefaults: {sedes: 5}\n", "did you mean 'seeds'"),
-    ("title: x\nnotebooks: {plain: {seeds: '3'}}\n", "smoke.yaml: notebooks.plain: seeds (how many): expected int"),
-    ("title: x\nnotebooks: {plian: {seeds: 3}}\n", "did you mean 'plain'"),
-    ("title: x\nnotebooks: {plain: {sedes: 3}}\n", "did you mean 'seeds'"),
-    ("title: x\ndefaults: {name: y}\n", "defaults: name is set by the run itself"),
-    ("defaults: {seeds: 3}\n", "smoke.yaml: title: Field required"),
-    ("title: x\ndefault: {seeds: 3}\n", "smoke.yaml: default: Extra inputs"),
-    ("title: [x\n", "smoke.yaml: not valid YAML"), ("", "smoke.yaml: the whole file"),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("title: x\ndefaults: {precision: no}\n", "smoke.yaml: defaults: precision"),
+        ("title: x\ndefaults: {encoder: 5}\n", "expected str, got 5"),
+        (
+            "title: x\ndefaults: {seeds: 0}\n",
+            "smoke.yaml: defaults: seeds (how many): expected greater than or equal to 1",
+        ),
+        ("title: x\nnotebooks: {plain: {recall: [70, 101]}}\n", "notebooks.plain: recall"),
+        ("title: x\ndefaults: {encoder: minlm}\n", "smoke.yaml: defaults: encoder (registry entry): expected one of"),
+        ("title: x\ndefaults: {sedes: 5}\n", "did you mean 'seeds'"),
+        ("title: x\nnotebooks: {plain: {seeds: '3'}}\n", "smoke.yaml: notebooks.plain: seeds (how many): expected int"),
+        ("title: x\nnotebooks: {plian: {seeds: 3}}\n", "did you mean 'plain'"),
+        ("title: x\nnotebooks: {plain: {sedes: 3}}\n", "did you mean 'seeds'"),
+        ("title: x\ndefaults: {name: y}\n", "defaults: name is set by the run itself"),
+        ("defaults: {seeds: 3}\n", "smoke.yaml: title: Field required"),
+        ("title: x\ndefault: {seeds: 3}\n", "smoke.yaml: default: Extra inputs"),
+        ("title: [x\n", "smoke.yaml: not valid YAML"),
+        ("", "smoke.yaml: the whole file"),
+    ],
+)
 def test_a_malformed_profile_is_named_with_file_and_field(root, capsys, text, expected):
     write_profile(root, text)
     assert run.main(["plain", "--profile", "smoke"]) == 2
@@ -244,11 +292,14 @@ def test_a_profile_gives_defaults_to_those_that_have_them_and_single_notebooks_t
     assert [made.name for made in both] == ["plain--precision-80", "short"]
 
 
-@pytest.mark.parametrize("parameters", [
-    'profile: str = ""\nname: str = ""\nseeds = 3',  # no type
-    'profile: str = ""\nname: str = ""\nseeds: int = 3.5',
-    'profile: str = ""\nseeds: int = 3',  # no name
-])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        'profile: str = ""\nname: str = ""\nseeds = 3',  # no type
+        'profile: str = ""\nname: str = ""\nseeds: int = 3.5',
+        'profile: str = ""\nseeds: int = 3',  # no name
+    ],
+)
 def test_a_parameters_cell_that_cannot_be_checked_is_refused(root, capsys, parameters):
     write_notebook(root, "plain", "1", parameters=parameters)
     assert run.main(["plain", "--profile", "smoke"]) == 2
@@ -265,12 +316,18 @@ def test_a_language_model_can_have_any_name_but_none_at_all(root, capsys, parame
     assert expected in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("totals, expected", [
-    ({"calls": 1200, "unpriced": 0, "spent": 0.01, "held": 0.0023}, "1,200 calls, $0.0123"),
-    ({"calls": 3, "unpriced": 0, "spent": 0.0, "held": 0.0}, "3 calls, nothing to pay"),
-    ({"calls": 3, "unpriced": 2, "spent": 2.0, "held": 0.0}, "3 calls, of 2 the cost is unknown, of the others $2.00"),
-    ({"calls": 3, "unpriced": 3, "spent": 0.0, "held": 0.0}, "3 calls, cost unknown"),
-])
+@pytest.mark.parametrize(
+    "totals, expected",
+    [
+        ({"calls": 1200, "unpriced": 0, "spent": 0.01, "held": 0.0023}, "1,200 calls, $0.0123"),
+        ({"calls": 3, "unpriced": 0, "spent": 0.0, "held": 0.0}, "3 calls, nothing to pay"),
+        (
+            {"calls": 3, "unpriced": 2, "spent": 2.0, "held": 0.0},
+            "3 calls, of 2 the cost is unknown, of the others $2.00",
+        ),
+        ({"calls": 3, "unpriced": 3, "spent": 0.0, "held": 0.0}, "3 calls, cost unknown"),
+    ],
+)
 def test_what_a_run_took_is_told_with_what_is_not_known(totals, expected):
     assert run.took(totals) == expected
 
@@ -297,10 +354,13 @@ def test_a_notebook_whose_model_is_none_is_not_run_for_an_estimate(root, capsys)
     assert capsys.readouterr().out == "no language model is asked by plain\n"
 
 
-@pytest.mark.parametrize("dataset, expected", [
-    ("tyo", "dataset: expected one of locomo, longmemeval, toy, got 'tyo', did you mean 'toy'?"),
-    ("locomo10", "locomo, longmemeval, toy"),
-])
+@pytest.mark.parametrize(
+    "dataset, expected",
+    [
+        ("tyo", "dataset: expected one of locomo, longmemeval, toy, got 'tyo', did you mean 'toy'?"),
+        ("locomo10", "locomo, longmemeval, toy"),
+    ],
+)
 def test_an_unknown_dataset_is_refused_before_anything_runs(root, capsys, dataset, expected):
     write_notebook(root, "plain", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
     assert run.main(["plain", "--profile", "smoke", "-p", "dataset", dataset]) == 2
@@ -316,9 +376,17 @@ def test_a_profile_may_hold_for_others_what_a_notebook_lacks(root):
         plan(name="other")
 
 
-@pytest.mark.parametrize("content", [
-    b"", b'{"cells": [', b"[]", b"{}", b"\xff\xfe", None,
-])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"cells": [',
+        b"[]",
+        b"{}",
+        b"\xff\xfe",
+        None,
+    ],
+)
 def test_an_unreadable_notebook_is_named_and_stops_no_other(root, capsys, content):
     file = root / "notebooks" / "cut.ipynb"
     file.mkdir() if content is None else file.write_bytes(content)
@@ -333,7 +401,9 @@ def test_own_parameters_that_change_nothing_leave_the_committed_bytes(root):
     write_profile(root, "title: x\ndefaults: {seeds: 2}\n")
     assert plan("precision=88.0", "seeds=2", "recall=[86, 80]") == plan()
     assert plan("precision=88", "seeds=3").parameters == {
-        "profile": "smoke", "name": "plain--seeds-3", "seeds": 3  # the notebook's own default, but not the profile's
+        "profile": "smoke",
+        "name": "plain--seeds-3",
+        "seeds": 3,  # the notebook's own default, but not the profile's
     }
     assert run.main(["plain", "--profile", "smoke"]) == 0
     files = {file: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
@@ -408,7 +478,8 @@ def test_kernels_side_by_side_share_the_cores(root, monkeypatch, jobs, chosen):
 REPOSITORY = Path(run.__file__).parent.parent
 PROFILES = sorted(file.stem for file in (REPOSITORY / "notebooks" / "profiles").glob("*.yaml"))
 STATED = [
-    (name, arguments) for file in ("README.md", "Makefile")
+    (name, arguments)
+    for file in ("README.md", "Makefile")
     for name, arguments in re.findall(r'make (\w+) ARGS="([^"]*)"', (REPOSITORY / file).read_text(encoding="utf-8"))
 ]
 
@@ -469,7 +540,10 @@ def test_a_grid_plans_a_notebook_once_for_each_combination_of_what_it_has(root):
     write_profile(root, GRID)
     made = {plan.name: plan.parameters for plan in run.make_plans(["all"], "smoke", {})}
     combinations = {
-        "plain": (3, "a"), "plain--label-b": (3, "b"), "plain--seeds-5": (5, "a"), "plain--label-b--seeds-5": (5, "b"),
+        "plain": (3, "a"),
+        "plain--label-b": (3, "b"),
+        "plain--seeds-5": (5, "a"),
+        "plain--label-b--seeds-5": (5, "b"),
     }
     fixed = {"profile": "smoke", "precision": 70.0, "encoder": "minilm"}
     assert made == {
@@ -492,22 +566,27 @@ def test_own_parameters_take_the_place_of_a_grid_s(root):
 def test_a_notebook_s_own_entry_leaves_the_grid(root):
     write_profile(root, GRID + "notebooks: {plain: {seeds: 4}}\n")
     assert [(plan.name, plan.parameters["seeds"]) for plan in run.make_plans(["plain"], "smoke", {})] == [
-        ("plain", 4), ("plain--label-b", 4)
+        ("plain", 4),
+        ("plain--label-b", 4),
     ]
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("grid: {sedes: [1]}", "unknown parameter in grid of"), ("grid: {sedes: [1]}", "did you mean 'seeds'"),
-    ("grid: {seeds: 3}", "smoke.yaml: grid.seeds: Input should be a valid list"),
-    ("grid: {seeds: []}", "smoke.yaml: grid.seeds: List should have at least 1 item"),
-    ("grid: [seeds]", "smoke.yaml: grid: Input should be a valid dictionary"),
-    ("grid: {seeds: [3, no]}", "smoke.yaml: grid: seeds (how many): expected int, got 'no'"),
-    ("grid: {seeds: [3, 0]}", "smoke.yaml: grid: seeds (how many): expected greater than or equal to 1, got 0"),
-    ("grid: {seeds: [3, 3]}", "smoke.yaml: grid: seeds: 3 stands there twice"),
-    ("grid: {encoder: [minilm, minlm]}", "smoke.yaml: grid: encoder (registry entry): expected one of"),
-    ("grid: {name: [a]}", "grid: name is set by the run itself"),
-    ("grid: {seeds: [3]}\ndefaults: {seeds: 3}", "smoke.yaml: grid: seeds stands in defaults too"),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("grid: {sedes: [1]}", "unknown parameter in grid of"),
+        ("grid: {sedes: [1]}", "did you mean 'seeds'"),
+        ("grid: {seeds: 3}", "smoke.yaml: grid.seeds: Input should be a valid list"),
+        ("grid: {seeds: []}", "smoke.yaml: grid.seeds: List should have at least 1 item"),
+        ("grid: [seeds]", "smoke.yaml: grid: Input should be a valid dictionary"),
+        ("grid: {seeds: [3, no]}", "smoke.yaml: grid: seeds (how many): expected int, got 'no'"),
+        ("grid: {seeds: [3, 0]}", "smoke.yaml: grid: seeds (how many): expected greater than or equal to 1, got 0"),
+        ("grid: {seeds: [3, 3]}", "smoke.yaml: grid: seeds: 3 stands there twice"),
+        ("grid: {encoder: [minilm, minlm]}", "smoke.yaml: grid: encoder (registry entry): expected one of"),
+        ("grid: {name: [a]}", "grid: name is set by the run itself"),
+        ("grid: {seeds: [3]}\ndefaults: {seeds: 3}", "smoke.yaml: grid: seeds stands in defaults too"),
+    ],
+)
 def test_a_malformed_grid_is_named_with_file_and_field(root, capsys, text, expected):
     write_profile(root, f"title: x\n{text}\n")
     assert run.main(["plain", "--profile", "smoke"]) == 2
@@ -667,10 +746,13 @@ def test_a_profile_names_the_device_of_its_kernels_unless_the_environment_does(r
     assert "cpu mixed" in said()
 
 
-@pytest.mark.parametrize("line, expected", [
-    ("device: gpu", "smoke.yaml: device: .*expected cpu, cuda or cuda:N, got 'gpu'"),
-    ("precision: half", "smoke.yaml: precision: Input should be 'full' or 'mixed'"),
-])
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("device: gpu", "smoke.yaml: device: .*expected cpu, cuda or cuda:N, got 'gpu'"),
+        ("precision: half", "smoke.yaml: precision: Input should be 'full' or 'mixed'"),
+    ],
+)
 def test_a_profile_with_an_unknown_device_or_precision_is_refused(root, line, expected):
     write_profile(root, f"title: x\n{line}\n")
     with pytest.raises(run.Unusable, match=expected):

@@ -182,11 +182,14 @@ def tracked():
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
-@pytest.mark.parametrize("kind, pattern", [
-    ("a folder of one machine", r"(?<![\w.<$])/(?:root|home|Users|work|private)/\w"),
-    ("a package registry", r"pypi\.org|python[h]osted|pytorch\.org/whl|registry\.npm"),
-    ("this very folder", re.escape(str(ROOT)) + r"\b"),
-])
+@pytest.mark.parametrize(
+    "kind, pattern",
+    [
+        ("a folder of one machine", r"(?<![\w.<$])/(?:root|home|Users|work|private)/\w"),
+        ("a package registry", r"pypi\.org|python[h]osted|pytorch\.org/whl|registry\.npm"),
+        ("this very folder", re.escape(str(ROOT)) + r"\b"),
+    ],
+)
 def test_no_tracked_file_holds(kind, pattern):
     found = []
     for file in tracked():

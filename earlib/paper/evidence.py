@@ -20,6 +20,8 @@ RECORDS = {
         "fig07_retrievers", "sensitivity",
     )
 }  # fmt: skip
+
+
 class Part(NamedTuple):
     """One value that a claim stands on, with its 95 % interval; a printed number is its own interval.
 
