@@ -44,11 +44,11 @@ test: $(STAMP) ## check style, run the tests, and run the committed notebooks ag
 	$(PYTHON) -m pytest $(ARGS)
 
 data: $(STAMP) ## fetch the publishers' data and check it
-	$(PYTHON) -m earlib.datasets.download
+	$(PYTHON) -m earlib.data.download
 
 report: $(STAMP) ## write results/PROFILE/index.html, to read; of laptop also the README's tables
-	$(PYTHON) -m earlib.pages --profile $(PROFILE)
-	$(if $(filter laptop,$(PROFILE)),$(PYTHON) -m earlib.report readme)
+	$(PYTHON) -m earlib.harness.pages --profile $(PROFILE)
+	$(if $(filter laptop,$(PROFILE)),$(PYTHON) -m earlib.harness.tables readme)
 
 lab: $(STAMP) ## open the notebooks in JupyterLab; what they write goes to build/lab, not to results
 	EARLIB_RESULTS="$(CURDIR)/build/lab" $(PYTHON) -m jupyterlab notebooks

@@ -36,12 +36,15 @@ import numpy as np
 import reference
 import torch
 
-from earlib import banks, cluster, draws, embedding, encoders, experiment, grid, latency, paths
-from earlib.config import Config
-from earlib.critic import SimulatedCritic
-from earlib.datasets import longmemeval
-from earlib.experiment import Setting
-from earlib.learner import Learner
+from earlib import paths
+from earlib.core import randomness
+from earlib.core.config import Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.learner import Learner
+from earlib.data import embedding, encoders, longmemeval
+from earlib.experiments import large_banks, latency, runs, settings
+from earlib.experiments.settings import Setting
+from earlib.harness import grid, machines
 from earlib.llm import answers, local
 from earlib.memory import PRESETS, EARMemory
 
@@ -64,7 +67,7 @@ def made():
 def problems():
     """What is measured on, by name."""
     try:
-        yield "LoCoMo", experiment.candidates("locomo", "minilm", DEPTH)
+        yield "LoCoMo", settings.candidates("locomo", "minilm", DEPTH)
     except OSError as error:
         print(f"LoCoMo is left out: {error}")
     yield "random", made()
@@ -108,11 +111,11 @@ def plain(config, found, order, uniforms, queries):
 def measure(name, found, options):
     """Measure and print all ratios on one problem."""
     config = Config()
-    splits = [experiment.split(found.scopes, experiment.Setting(), seed) for seed in SEEDS]
+    splits = [settings.split(found.scopes, settings.Setting(), seed) for seed in SEEDS]
     order = torch.from_numpy(np.stack([train[:TRAINED] for train, _ in splits]))
     kept = torch.from_numpy(np.stack([evaluation[:EVALUATED] for _, evaluation in splits]))
-    uniforms = draws.draw(config, SEEDS, order, DEPTH, len(found.query), "train")
-    noise = draws.draw(config, SEEDS, kept, DEPTH, len(found.query), "test")
+    uniforms = randomness.draw(config, SEEDS, order, DEPTH, len(found.query), "train")
+    noise = randomness.draw(config, SEEDS, kept, DEPTH, len(found.query), "test")
 
     core(config, found, order, uniforms)  # warm
     seconds, rates, evaluations = [], [], []
@@ -168,14 +171,14 @@ def workers(rounds=3):
 
     def one_after_another():
         for job in runs.values():
-            experiment.keep(job, experiment.packed(job.key, experiment.compute(job.setting, job.config, job.found)))
+            runs.keep(job, runs.packed(job.key, runs.compute(job.setting, job.config, job.found)))
 
     def kept():
-        return [values.tobytes() for job in runs.values() for values in experiment.cached(job)]
+        return [values.tobytes() for job in runs.values() for values in runs.cached(job)]
 
     torch.set_num_threads(1)
     seconds, same, began = [], [], time.perf_counter()
-    with tempfile.TemporaryDirectory() as empty, cluster.connect(workers=2) as client:
+    with tempfile.TemporaryDirectory() as empty, machines.connect(workers=2) as client:
         started = time.perf_counter() - began
         os.environ["EARLIB_CACHE"] = empty
         for _ in range(rounds):
@@ -195,7 +198,7 @@ def workers(rounds=3):
 def language_model(questions=60):
     """Answers and verdicts of the model that this machine serves, none of them kept from before."""
     setting, panel = Setting(), answers.Panel(local.DEFAULT, local.DEFAULT, questions)
-    slates = {"retriever": experiment.run_control(setting, "retriever").slates[0, :questions]}
+    slates = {"retriever": runs.run_control(setting, "retriever").slates[0, :questions]}
     with tempfile.TemporaryDirectory() as empty:
         os.environ["EARLIB_CACHE"] = empty
         start = time.perf_counter()
@@ -208,16 +211,16 @@ def language_model(questions=60):
 
 def filed(folder):
     """The bank of ten million memories and its index, made where they are missing; queries that they are asked."""
-    found, benchmark = experiment.candidates("locomo", "minilm", DEPTH), experiment.benchmark("locomo")
+    found, benchmark = settings.candidates("locomo", "minilm", DEPTH), settings.benchmark("locomo")
     turns = torch.tensor([row for row, memory in enumerate(benchmark.memories) if memory.store == "dialogue"])
     query = found.query[torch.randperm(len(found.query), generator=torch.Generator().manual_seed(0))[: 2 * ASKED]]
     path = folder / f"resampled_{FILED}.npy"
     if not path.exists():
         print(f"{folder}: a bank of {2 * FILED * WIDTH / 1e9:.1f} GB and an index of {FILED * WIDTH / 1e9:.1f} GB")
-        spent = timed(lambda: banks.write(path, banks.resampled(found.bank[turns], FILED), FILED, WIDTH))
+        spent = timed(lambda: large_banks.write(path, large_banks.resampled(found.bank[turns], FILED), FILED, WIDTH))
         print(f"  making the bank                 {spent:8.0f} s")
-    if not banks.index_path(path).exists():
-        spent = timed(lambda: banks.build(banks.Bank(path, WIDTH), query[:ASKED]))
+    if not large_banks.index_path(path).exists():
+        spent = timed(lambda: large_banks.build(large_banks.Bank(path, WIDTH), query[:ASKED]))
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         print(f"  building the index              {spent:8.0f} s   ({most:.1f} GB of memory at most, mapped pages too)")
     return path, query[ASKED:]
@@ -255,12 +258,12 @@ def adapter_only(searched, query, weights):
     """From the embedding of one query to its slate: the first stage, then the adapter on its candidates."""
     _, index = searched.search(query, DEPTH)
     memory = getattr(searched, "bank", searched).rows[index].float()
-    return index[banks.rerank(query[None], memory[None], weights, SLATE)[0]]
+    return index[large_banks.rerank(query[None], memory[None], weights, SLATE)[0]]
 
 
 def warm(path, query, weights, repeat):
     """Seconds to sum the numbers of a file that is in the cache, and to retrieve from it, in turn, `[repeat, 2]`."""
-    bank = banks.Bank(path)
+    bank = large_banks.Bank(path)
     words = bank.rows.view(torch.int64)
     works = [lambda one: words.sum(), lambda one: adapter_only(bank, one, weights)]
     for work in works:
@@ -270,7 +273,7 @@ def warm(path, query, weights, repeat):
 
 def cold(path, query, weights, repeat):
     """Seconds to read a file that is not in the cache, and to retrieve from it, in turn, `[repeat, 2]`."""
-    works = [lambda one: read(path), lambda one: adapter_only(banks.Bank(path), one, weights)]
+    works = [lambda one: read(path), lambda one: adapter_only(large_banks.Bank(path), one, weights)]
     taken, left = [], []
     for one in query[:repeat]:
         taken.append([])
@@ -281,7 +284,7 @@ def cold(path, query, weights, repeat):
     return taken
 
 
-def large_banks(options):
+def time_large_banks(options):
     """Exact retrieval as a share of the rate of reading; the approximate one's recall and time."""
     path, query = filed(Path(options.folder or paths.cache() / "banks"))
     weights = 0.01 * torch.randn(2, WIDTH, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -300,25 +303,25 @@ def large_banks(options):
         print(f"  reading                         {reading:8.3f} s   ({size / reading / 1e9:.2f} GB/s)")
         print(f"  exact adapter-only retrieval    {searching:8.3f} s   ({size / searching / 1e9:.2f} GB/s)")
         print(f"  share of the rate of reading    {100 * share:8.1f} %   (at least 80 %)")
-    bank = banks.Bank(path)
-    index = banks.load(bank)
+    bank = large_banks.Bank(path)
+    index = large_banks.load(bank)
     expected, found = bank.search(query, DEPTH)[1], index.search(query, DEPTH)[1]  # and warms it
     spent = 1000 * np.array([timed(lambda: adapter_only(index, one, weights)) for one in query])  # noqa: B023
     print(
         f"approximate, {index.lists.nprobe} of {index.lists.nlist:,} lists; {len(query)} queries that did not choose it"
     )
-    print(f"  recall@{DEPTH}                       {banks.recall(found, expected):8.4f}     (at least 0.95)")
+    print(f"  recall@{DEPTH}                       {large_banks.recall(found, expected):8.4f}     (at least 0.95)")
     print(f"  adapter-only retrieval, mean    {spent.mean():8.2f} ms  (under 20 ms)")
     print(f"  median and 99th percentile      {np.median(spent):8.2f} ms, {np.percentile(spent, 99):.2f} ms")
 
 
 def remembered(count=10**5):
     """Embeddings and texts of made memories, `[count, d]` and as many, and questions with their embeddings."""
-    searched, found = experiment.benchmark("locomo"), experiment.candidates("locomo", "minilm", DEPTH)
+    searched, found = settings.benchmark("locomo"), settings.candidates("locomo", "minilm", DEPTH)
     rng, turns = np.random.default_rng(0), [one.text for one in searched.memories]
     pairs = rng.integers(len(turns), size=(count, 2))
     texts = [" ".join(rng.permutation(f"{turns[a]} {turns[b]}".split())[: rng.integers(5, 25)]) for a, b in pairs]
-    vectors = np.concatenate(list(banks.resampled(found.bank, count)))
+    vectors = np.concatenate(list(large_banks.resampled(found.bank, count)))
     asked = {one.text: vector for one, vector in zip(searched.asked, found.query.numpy(), strict=True)}
     return vectors, texts, asked
 
@@ -379,7 +382,7 @@ def main():
         workers()
         return
     if options.banks:
-        large_banks(options)
+        time_large_banks(options)
         return
     if options.memory:
         live_memory()

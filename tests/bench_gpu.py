@@ -17,12 +17,14 @@ import made_longmemeval
 import numpy as np
 import torch
 
-from earlib import devices, draws, embedding, encoders, evaluate, experiment
-from earlib.config import VARIANTS, Config
-from earlib.critic import SimulatedCritic
-from earlib.datasets import longmemeval
-from earlib.experiment import Setting
-from earlib.learner import Learner
+from earlib import devices
+from earlib.core import randomness
+from earlib.core.config import VARIANTS, Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.learner import Learner
+from earlib.data import embedding, encoders, longmemeval
+from earlib.experiments import measures, settings
+from earlib.experiments.settings import Setting
 
 # The other rows of the ablation are the first stage's ranking, and inference with the adapters of these.
 ABLATION = ("rmm", "explorer_training", "buffer_training", "ear_adapter")
@@ -47,12 +49,12 @@ def matrix_rate(dtype, rows=8192, inner=8192, columns=8192):
 
 def run(config, found, seeds):
     """Train a configuration on the device and evaluate it with and without the Explorer; what was computed."""
-    splits = [experiment.split(found.scopes, Setting(), seed) for seed in seeds]
+    splits = [settings.split(found.scopes, Setting(), seed) for seed in seeds]
     train, kept = (torch.from_numpy(np.stack(part)).to(DEVICE) for part in zip(*splits, strict=True))
     learner = Learner(config, found, SimulatedCritic(config, found.gold), seeds)
     steps = list(learner.train(train))
-    noise = draws.draw(config, seeds, kept, config.depth, len(found.query), "test", DEVICE)
-    values = [evaluate.measure(found, kept, learner.retrieve(kept, explorer, noise)) for explorer in (False, True)]
+    noise = randomness.draw(config, seeds, kept, config.depth, len(found.query), "test", DEVICE)
+    values = [measures.measure(found, kept, learner.retrieve(kept, explorer, noise)) for explorer in (False, True)]
     return learner, train, steps, values
 
 
@@ -74,7 +76,7 @@ def training():
     rate = matrix_rate(torch.float32)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print(f"matrix product, float32: {2 * rate / 1e12:.1f} TFLOP/s")
-    wide = experiment.candidates("locomo", "mpnet", 20).to(DEVICE)
+    wide = settings.candidates("locomo", "mpnet", 20).to(DEVICE)
     run(Config(), wide, (0,))
     total, spent = 0, 0
     for name in ABLATION:
@@ -88,7 +90,7 @@ def training():
         print(f"  {name:18} {seconds:6.2f} s  {100 * done / seconds / rate:5.1f} % of the rate  recall {reached}")
     share = 100 * total / spent / rate
     print(f"ablation, 16 seeds, d = {wide.bank.shape[1]}: {spent:.1f} s (30 s at most), {share:.1f} %")
-    turned = experiment.candidates("locomo", "minilm", 20).rotated(3584).to(DEVICE)
+    turned = settings.candidates("locomo", "minilm", 20).rotated(3584).to(DEVICE)
     run(Config(), turned, (0,))
     seconds, (learner, train, steps, values) = timed(lambda: run(Config(), turned, (0, 1, 2)))
     share = 100 * multiply_adds(learner, train, steps) / seconds / rate

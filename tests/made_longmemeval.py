@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from earlib.datasets import longmemeval
+from earlib.data import longmemeval
 
 TYPES = dict(zip(longmemeval.CATEGORIES, (70, 56, 30, 133, 133, 78), strict=True))
 LEVELS = (0, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 1)
@@ -152,7 +152,8 @@ def measured(path):
     content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     code = f"""
 import resource, time
-from earlib.datasets import download, load, longmemeval
+from earlib.data import download, longmemeval
+from earlib.data.benchmarks import load
 download.FILES[longmemeval.FILE] = download.File("", {content!r}, "")
 start = time.perf_counter()
 load("longmemeval")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from earlib.config import Config
+from earlib.core.config import Config
 
 
 @dataclass

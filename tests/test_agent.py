@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from earlib import agent, datasets, experiment, paths
+from earlib import paths
+from earlib.data import benchmarks
+from earlib.experiments import settings
+from earlib.extensions import agent
 
-TOY = experiment.Setting(dataset="toy", seeds=2)
+TOY = settings.Setting(dataset="toy", seeds=2)
 RESULTS = Path(__file__).parent.parent / "results"
 
 
@@ -18,7 +21,7 @@ def fixed():
 
 
 def test_a_life_learns_from_made_dialogues():
-    setting = experiment.Setting(dataset="toy", seeds=1)
+    setting = settings.Setting(dataset="toy", seeds=1)
     still, learned = (agent.live(setting, way) for way in ("memory_still", "memory_feedback"))
     assert np.array_equal(still.queries, learned.queries) and still.values.shape == learned.values.shape
     half = still.queries.shape[1] // 2
@@ -63,7 +66,7 @@ def test_a_stretch_is_no_longer_than_a_life(fixed):
 def test_moments_tell_ids_and_no_text(fixed):
     other = fixed._replace(values=1 - np.nan_to_num(fixed.values))
     told = agent.moments(TOY, fixed, other)
-    benchmark = experiment.benchmark("toy")
+    benchmark = settings.benchmark("toy")
     assert "found" in told and "lost" in told and "*" in told
     assert not any(one.text in told for one in (*benchmark.asked, *benchmark.memories))
 
@@ -72,7 +75,7 @@ def test_no_committed_result_holds_text_of_locomo():
     """The dialogues are under CC BY-NC: no result tells a stretch of them."""
     if not any((place / "locomo10.json").exists() for place in paths.data_folders()):
         pytest.skip("LoCoMo is not at hand")
-    benchmark = datasets.load("locomo")
+    benchmark = benchmarks.load("locomo")
     pieces = {text[:60] for one in (*benchmark.memories, *benchmark.queries) if len(text := one.text) >= 60}
     for file in sorted(RESULTS.glob("*/*.ipynb")):
         outputs = [output for cell in json.loads(file.read_text())["cells"] for output in cell.get("outputs", [])]

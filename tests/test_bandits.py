@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta
 
-from earlib import bandits, draws, evaluate, experiment
-from earlib.bandits import Prior
-from earlib.config import Config
-from earlib.critic import SimulatedCritic
-from earlib.explorer import explore, select_slate
-from earlib.ranking import best
+from earlib.core import randomness
+from earlib.core.config import Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.explorer import explore, select_slate
+from earlib.core.ordering import best
+from earlib.experiments import measures, runs
+from earlib.experiments.settings import Setting, candidates_of, split
+from earlib.extensions import bandits
+from earlib.extensions.bandits import Prior
 
 RECALL, PRECISION = 0.86, 0.88
 
@@ -109,9 +112,9 @@ def test_the_slate_asked_about_is_the_one_expected_to_help_most(question):
 
 @pytest.fixture(scope="module")
 def toy():
-    setting, config = experiment.Setting(dataset="toy", seeds=2), Config()
-    found = experiment.candidates_of(setting, config.depth)
-    queries = experiment.split(found.scopes, setting, 0)[1]
+    setting, config = Setting(dataset="toy", seeds=2), Config()
+    found = candidates_of(setting, config.depth)
+    queries = split(found.scopes, setting, 0)[1]
     scores, similarity = bandits.scored(found, None, queries)
     return setting, config, found, queries, scores, similarity
 
@@ -134,9 +137,9 @@ def test_in_turn_is_the_equal_call_control_until_all_were_shown(toy):
     spent = bandits.in_turn(config, scores, asker(toy, 6), 6)
     for calls in range(1, 5):
         rounds = config.model_copy(update={"rounds": 6})
-        uniforms = draws.draw(rounds, (0,), numbers, config.depth, len(found.query), "test")
+        uniforms = randomness.draw(rounds, (0,), numbers, config.depth, len(found.query), "test")
         critic = SimulatedCritic(config, found.gold)
-        expected = evaluate.equal_calls(config, found, critic, numbers, calls, uniforms)
+        expected = measures.equal_calls(config, found, critic, numbers, calls, uniforms)
         assert torch.equal(spent.slates[calls], expected[0])
     assert torch.equal(spent.slates[0], torch.arange(5).expand(len(queries), -1))
     assert not torch.equal(spent.slates[4], spent.slates[6])  # the top was asked about once more
@@ -334,12 +337,12 @@ def test_on_questions_nothing_is_fitted_to_evaluation_questions(toy, spending, m
     monkeypatch.setattr(bandits, "_fitted", lambda *given: fitted.append(given) or plain(*given))
     again = bandits.on_questions(setting, config, None, 6, 4, repeats=2)
     for seed, told in enumerate(fitted):
-        train, evaluation = experiment.split(found.scopes, setting, seed)
+        train, evaluation = split(found.scopes, setting, seed)
         assert set(told[3]) <= set(train) and not set(told[3]) & set(evaluation)
     assert all(np.array_equal(again.values[name], spending.values[name], equal_nan=True) for name in bandits.BANDITS)
     assert spending.values["posterior"].shape == (7, 2, 2, len(spending.queries[0])) == spending.gain.shape
     assert [practice.worth.shape for practice in spending.practice] == [(5, len(told[3])) for told in fitted]
-    static = experiment.run_control(setting, "retriever")
+    static = runs.run_control(setting, "retriever")
     for name in ("posterior", bandits.CONTROL):
         assert np.array_equal(spending.reached(name, 0), static.values[:1], equal_nan=True)
 
@@ -353,7 +356,7 @@ def taught(toy):
     setting, config, *_ = toy
     kept_apart = setting.model_copy(update={"validate_on_training": True})
     return [
-        [experiment.trained_weights(one, config.model_copy(update=rate)) for rate in RATES]
+        [runs.trained_weights(one, config.model_copy(update=rate)) for rate in RATES]
         for one in (setting, kept_apart)
     ]  # fmt: skip
 
@@ -366,7 +369,7 @@ def trained(toy, taught):
 
 def test_each_seed_s_ranking_is_that_of_its_own_adapter_with_the_rate_it_chose(toy, taught, trained):
     setting, config, found, *_ = toy
-    answered = experiment.run_chosen(setting, "ear_adapter", RATES)
+    answered = runs.run_chosen(setting, "ear_adapter", RATES)
     assert np.array_equal(trained.reached(bandits.CONTROL, 0), answered.values[:1], equal_nan=True)
     reached = {}
     for seed, rate in itertools.product(range(2), range(2)):
@@ -383,7 +386,7 @@ def test_what_is_practised_is_ranked_by_an_adapter_that_was_not_taught_it(toy, t
     setting, config, found, *_ = toy
     kept_apart = setting.model_copy(update={"validate_on_training": True})
     for seed, practice in enumerate(trained.practice):
-        part, asking = experiment.split(found.scopes, kept_apart, seed)[1], (config, found, seed, None)
+        part, asking = split(found.scopes, kept_apart, seed)[1], (config, found, seed, None)
         for weights, own in ((taught[1], True), (taught[0], False)):
             scores, _ = bandits.scored(found, weights[seed][:, [seed]], part)
             shown, ask = best(scores, config.depth).split(5, dim=-1), bandits._critic(*asking, part, "train", 4)
@@ -402,7 +405,7 @@ def test_every_seed_and_repeat_has_random_numbers_of_its_own(toy, monkeypatch):
     spent = bandits.on_questions(setting, config, None, 2, 2, repeats=2)
     numbers = [0, 2, 1, 3]  # of seed 0 and its repeat, of seed 1 and its repeat
     for number, uniforms in zip(numbers, drawn, strict=True):
-        assert torch.equal(uniforms, torch.from_numpy(draws.generator(number, "thompson").random(uniforms.shape)))
+        assert torch.equal(uniforms, torch.from_numpy(randomness.generator(number, "thompson").random(uniforms.shape)))
     evaluated = [number for number, purpose in asked if purpose == "test"]
     assert evaluated == [0, *[0] * 5, *[2] * 5, 1, *[1] * 5, *[3] * 5]  # practice, then the five bandits
     for bandit in bandits.BANDITS:
@@ -431,7 +434,7 @@ def test_one_seed_is_enough(toy, trained):
 
 def test_a_prior_is_that_of_the_critic_s_answers_to_the_whole_ranking(toy):
     setting, config, found, *_ = toy
-    part = experiment.split(found.scopes, setting, 0)[0]
+    part = split(found.scopes, setting, 0)[0]
     calls = -(-config.depth // config.slate_size)
     prior, practice = bandits._fitted(config, (config, found, 0, None), None, part, calls)
     ask = bandits._critic(config, found, 0, None, part, "train", calls)

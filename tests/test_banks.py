@@ -12,11 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earlib import banks, experiment
-from earlib.adapter import Adapter
-from earlib.banks import Bank
-from earlib.candidates import _scan, rounding, top_k
-from earlib.config import VARIANTS, Config
+from earlib.core.adapter import Adapter
+from earlib.core.config import VARIANTS, Config
+from earlib.data.candidates import _scan, rounding, top_k
+from earlib.experiments import large_banks, runs
+from earlib.experiments.large_banks import Bank
+from earlib.experiments.settings import Setting, benchmark, candidates_of
 
 
 def unit(rows, seed=0, width=48):
@@ -25,7 +26,7 @@ def unit(rows, seed=0, width=48):
 
 
 def write(path, rows, dtype=np.float16):
-    banks.write(path, [part.numpy() for part in rows.split(7)], len(rows), rows.shape[1], dtype)
+    large_banks.write(path, [part.numpy() for part in rows.split(7)], len(rows), rows.shape[1], dtype)
     return Bank(path)
 
 
@@ -37,7 +38,7 @@ def path(tmp_path):
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     bank = write(tmp_path_factory.mktemp("banks") / "bank.npy", unit(4000))
-    return bank, banks.build(bank, unit(50, seed=1))
+    return bank, large_banks.build(bank, unit(50, seed=1))
 
 
 def equal(one, other):
@@ -56,7 +57,7 @@ def test_a_stream_in_any_blocks_finds_what_memory_finds(tmp_path_factory, rows, 
     k = data.draw(st.integers(1, len(rows)))
     bank = write(tmp_path_factory.mktemp("bank") / "bank.npy", rows, dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(banks, "ROWS", data.draw(st.integers(1, 70)))
+        patch.setattr(large_banks, "ROWS", data.draw(st.integers(1, 70)))
         for asked in (queries, queries[0]):
             assert equal(bank.search(asked, k), top_k(asked, torch.from_numpy(rows.numpy().astype(dtype)).float(), k))
 
@@ -64,7 +65,7 @@ def test_a_stream_in_any_blocks_finds_what_memory_finds(tmp_path_factory, rows, 
 @pytest.mark.parametrize("block", [300, 1024, 2**16])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_equal_memories_tie_wherever_they_stand(path, monkeypatch, block, dtype):
-    monkeypatch.setattr(banks, "ROWS", block)
+    monkeypatch.setattr(large_banks, "ROWS", block)
     rows = unit(3000, width=384)
     rows[[5, 1023, 1024, 2999]] = rows[0].clone()
     rows[1500:1600] = rows[1400].clone()  # more than a block keeps
@@ -95,14 +96,14 @@ def test_a_bank_is_a_numpy_file(path):
 @pytest.mark.parametrize("k", [0, 31])
 def test_k_out_of_range(path, k):
     bank = write(path, unit(30))
-    for searched in (bank, banks.build(bank, unit(2))):
+    for searched in (bank, large_banks.build(bank, unit(2))):
         with pytest.raises(ValueError, match=f"k = {k}: expected 1 to 30"):
             searched.search(unit(1)[0], k)
 
 
 def test_queries_that_cannot_be_asked(path):
     bank = write(path, unit(30))
-    for searched in (bank, banks.build(bank, unit(2))):
+    for searched in (bank, large_banks.build(bank, unit(2))):
         with pytest.raises(ValueError, match="expected queries of 48 dimensions, got 47"):
             searched.search(unit(1, width=47), 3)
         with pytest.raises(ValueError, match="bank.npy: the embedding of a query is not finite"):
@@ -160,12 +161,12 @@ def broken(rows):
 def test_an_interrupted_write_leaves_no_half_bank(path, blocks, error, message):
     rows = unit(30).numpy()
     with pytest.raises(error, match=message):
-        banks.write(path, blocks(rows), 30, 48)
+        large_banks.write(path, blocks(rows), 30, 48)
     assert list(path.parent.iterdir()) == []
     write(path, unit(5))
     before = path.read_bytes()
     with pytest.raises(error, match=message):
-        banks.write(path, blocks(rows), 30, 48)
+        large_banks.write(path, blocks(rows), 30, 48)
     assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["bank.npy"]
 
 
@@ -181,7 +182,7 @@ def test_a_killed_write_leaves_the_old_bank(path):
 
 def test_a_bank_too_large_for_the_disk_is_refused_at_once(path):
     with pytest.raises(OSError, match=r"bank.npy: a bank of this size needs 768000000.0 GB, .* GB are free"):
-        banks.write(path, broken(unit(30)), 10**15, 384)
+        large_banks.write(path, broken(unit(30)), 10**15, 384)
     assert list(path.parent.iterdir()) == []
 
 
@@ -190,12 +191,12 @@ def test_a_bank_too_large_for_the_disk_is_refused_at_once(path):
 
 def test_the_recall_of_an_index_is_measured_and_printed(path, capsys):
     bank, query = write(path, unit(4000)), unit(50, seed=1)
-    index = banks.build(bank, query)
+    index = large_banks.build(bank, query)
     lines = capsys.readouterr().out.splitlines()
-    reached = banks.recall(index.search(query, 20)[1], bank.search(query, 20)[1])
+    reached = large_banks.recall(index.search(query, 20)[1], bank.search(query, 20)[1])
     assert f"{index.lists.nprobe} searched: recall@20 {reached:.4f}, at least " in lines[-1]
     surely = [float(line.split("at least ")[1].split()[0]) for line in lines]
-    assert reached >= surely[-1] >= banks.AIM and all(low < banks.AIM for low in surely[:-1])
+    assert reached >= surely[-1] >= large_banks.AIM and all(low < large_banks.AIM for low in surely[:-1])
     assert [int(line.split()[2]) for line in lines[:-1]] == [2**n for n in range(len(lines) - 1)]
 
 
@@ -210,7 +211,7 @@ def test_with_all_lists_searched_it_is_exact(large):
 
 def test_few_memories_in_the_lists_searched(path):
     bank = write(path, unit(300))
-    index = banks.build(bank, unit(5), k=1, lists=100)
+    index = large_banks.build(bank, unit(5), k=1, lists=100)
     index.lists.nprobe = 1
     similarity, found = index.search(unit(9, seed=5), 50)
     assert (
@@ -220,7 +221,7 @@ def test_few_memories_in_the_lists_searched(path):
 
 def test_an_index_is_read_again(large):
     bank, index = large
-    read = banks.load(Bank(bank.path))
+    read = large_banks.load(Bank(bank.path))
     assert read.lists.nprobe == index.lists.nprobe
     assert equal(read.search(unit(9, seed=2), 20), index.search(unit(9, seed=2), 20))
 
@@ -228,21 +229,21 @@ def test_an_index_is_read_again(large):
 def test_an_index_that_is_not_of_this_bank(path):
     bank = write(path, unit(300))
     with pytest.raises(ValueError, match=r"bank.faiss: no index can be read \(.*\); build it anew"):
-        banks.load(bank)
-    banks.build(bank, unit(5))
-    kept = banks.index_path(path).read_bytes()
+        large_banks.load(bank)
+    large_banks.build(bank, unit(5))
+    kept = large_banks.index_path(path).read_bytes()
     bank = write(path, unit(301))
-    assert not banks.index_path(path).exists()  # an index never outlives its bank
-    banks.index_path(path).write_bytes(kept)
+    assert not large_banks.index_path(path).exists()  # an index never outlives its bank
+    large_banks.index_path(path).write_bytes(kept)
     with pytest.raises(ValueError, match="bank.faiss: expected 301 memories of 48 dimensions, found 300 of 48"):
-        banks.load(bank)
-    banks.index_path(path).write_bytes(kept[: len(kept) // 2])
+        large_banks.load(bank)
+    large_banks.index_path(path).write_bytes(kept[: len(kept) // 2])
     with pytest.raises(ValueError, match=r"bank.faiss: no index can be read"):
-        banks.load(bank)
+        large_banks.load(bank)
 
 
 def test_recall_counts_what_was_found():
-    assert banks.recall(torch.tensor([[1, 2], [9, 3]]), torch.tensor([[2, 1], [3, 4]])) == 0.75
+    assert large_banks.recall(torch.tensor([[1, 2], [9, 3]]), torch.tensor([[2, 1], [3, 4]])) == 0.75
 
 
 # -- the adapter -------------------------------------------------------------------------------------------------------
@@ -253,15 +254,15 @@ def weights(width=48, seed=0):
 
 
 def test_an_adapter_folded_in_is_the_adapter_of_every_memory(path, monkeypatch):
-    monkeypatch.setattr(banks, "ROWS", 64)
+    monkeypatch.setattr(large_banks, "ROWS", 64)
     W = weights()
     rows, query = unit(300), unit(6, seed=1)
     bank = write(path, rows)
-    folded = banks.fold(bank, W[1], path.with_name("folded.npy"))
+    folded = large_banks.fold(bank, W[1], path.with_name("folded.npy"))
     scores, _, _ = Adapter(W[:, None]).score(query[None], bank.rows.float()[None])
-    similarity, index = folded.search(banks.adapt(query, W[0]), 20)
+    similarity, index = folded.search(large_banks.adapt(query, W[0]), 20)
     assert similarity.numpy() == pytest.approx(scores[0].detach().gather(1, index).numpy(), abs=1e-3)  # kept as fp16
-    assert banks.recall(index, scores[0].topk(20).indices) > 0.97
+    assert large_banks.recall(index, scores[0].topk(20).indices) > 0.97
     exact = (bank.rows.float() + bank.rows.float() @ W[1].T).double()
     exact = exact / exact.norm(dim=1, keepdim=True)
     assert (folded.rows.double() - exact).abs().max() < 2**-11  # half a unit of the last digit below 1
@@ -271,7 +272,7 @@ def test_an_adapter_folded_in_is_the_adapter_of_every_memory(path, monkeypatch):
 def test_candidates_are_reranked_as_the_adapter_scores_them():
     W = weights()
     rows, query = unit(90).view(3, 30, 48), unit(3, seed=1)
-    order = banks.rerank(query, rows, W, 5)
+    order = large_banks.rerank(query, rows, W, 5)
     for one, memory, places in zip(query, rows, order, strict=True):
         scores, _, _ = Adapter(W[:, None]).score(one[None, None], memory[None])
         assert places.tolist() == scores[0, 0].topk(5).indices.tolist()
@@ -280,23 +281,23 @@ def test_candidates_are_reranked_as_the_adapter_scores_them():
 def test_an_adapter_that_changes_nothing_leaves_the_ranking(path):
     rows, none = unit(300), torch.zeros(2, 48, 48)
     bank = write(path, rows)
-    folded = banks.fold(bank, none[1], path.with_name("folded.npy"))
+    folded = large_banks.fold(bank, none[1], path.with_name("folded.npy"))
     query = unit(4, seed=1)
     _, index = bank.search(query, 20)
-    assert (banks.rerank(query, bank.rows[index].float(), none, 5) == torch.arange(5)).all()
-    assert banks.recall(folded.search(query, 20)[1], index) > 0.97  # rounded once more
+    assert (large_banks.rerank(query, bank.rows[index].float(), none, 5) == torch.arange(5)).all()
+    assert large_banks.recall(folded.search(query, 20)[1], index) > 0.97  # rounded once more
 
 
 def test_both_uses_of_an_adapter_on_questions():
-    setting, config = experiment.Setting(dataset="toy", seeds=2), Config(**VARIANTS["ear_adapter"].changes)
-    values, queries, overlap = banks.on_questions(setting)
-    usual = experiment.run_variant(setting, "ear_adapter")
+    setting, config = Setting(dataset="toy", seeds=2), Config(**VARIANTS["ear_adapter"].changes)
+    values, queries, overlap = large_banks.on_questions(setting)
+    usual = runs.run_variant(setting, "ear_adapter")
     assert (queries == usual.queries).all() and overlap.shape == queries.shape
     assert np.nanmean(values["ear_adapter"] == usual.values) > 0.9  # sums in another order may turn a near tie
-    assert np.array_equal(values["retriever"], experiment.run_control(setting, "retriever").values, equal_nan=True)
-    found, searched = experiment.candidates_of(setting, config.depth), experiment.benchmark("toy")
-    W = experiment.trained_weights(setting, config)[:, 1]
-    for number, value, shared in zip(queries[1], values[banks.FOLDED][0, 1], overlap[1], strict=True):
+    assert np.array_equal(values["retriever"], runs.run_control(setting, "retriever").values, equal_nan=True)
+    found, searched = candidates_of(setting, config.depth), benchmark("toy")
+    W = runs.trained_weights(setting, config)[:, 1]
+    for number, value, shared in zip(queries[1], values[large_banks.FOLDED][0, 1], overlap[1], strict=True):
         held = [row for row, memory in enumerate(searched.memories)
                 if (memory.scope, memory.store) == (found.scopes[number], "dialogue")]  # fmt: skip
         scores, _, _ = Adapter(W[:, None]).score(found.query[number][None, None], found.bank[held][None])
@@ -312,14 +313,14 @@ def test_both_uses_of_an_adapter_on_questions():
 def test_resampled_memories_lie_as_far_from_real_ones_as_these_from_each_other():
     real = unit(40, width=64) + unit(1, seed=9, width=64)
     real = torch.nn.functional.normalize(real, dim=1)
-    made = torch.from_numpy(np.concatenate(list(banks.resampled(real, 5000))))
+    made = torch.from_numpy(np.concatenate(list(large_banks.resampled(real, 5000))))
     assert made.norm(dim=1).numpy() == pytest.approx(1, abs=1e-5) and made.shape == (5000, 64)
     nearest = top_k(real, real, 2)[0][:, 1]
     away = (made @ real.T).unsqueeze(-1) - nearest  # of each made one, real one and real neighbour
     assert (away.abs().amin(dim=(1, 2)) < 1e-5).all()
-    few = np.concatenate(list(banks.resampled(real, 700)))
+    few = np.concatenate(list(large_banks.resampled(real, 700)))
     assert np.array_equal(few, made[:700].numpy())
-    assert not np.array_equal(np.concatenate(list(banks.resampled(real, 700, seed=1))), few)
+    assert not np.array_equal(np.concatenate(list(large_banks.resampled(real, 700, seed=1))), few)
 
 
 def test_the_library_reads_the_numbers_of_a_mapped_file(path):
@@ -335,17 +336,17 @@ def test_the_library_reads_the_numbers_of_a_mapped_file(path):
 def test_both_uses_are_measured_in_a_bank_that_goes(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
     W, query = weights(), unit(20, seed=3)
-    measured = banks.on_resampled(unit(60), query, W, 900)
+    measured = large_banks.on_resampled(unit(60), query, W, 900)
     assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out.count("recall@20") >= 2
-    every = [banks.USES, ("exact", "approximate")]
+    every = [large_banks.USES, ("exact", "approximate")]
     assert set(measured.seconds) == {(search, use) for search in every[1] for use in every[0]}
     assert all((seconds > 0).all() and len(seconds) == 10 for seconds in (measured.read, *measured.seconds.values()))
-    rows = torch.from_numpy(np.concatenate(list(banks.resampled(unit(60), 900)))).half().float()
+    rows = torch.from_numpy(np.concatenate(list(large_banks.resampled(unit(60), 900)))).half().float()
     _, index = top_k(query[10:], rows, 20)
-    applied = index.gather(1, banks.rerank(query[10:], rows[index], W, 5))
-    _, folded = top_k(banks.adapt(query[10:], W[0]), banks.adapt(rows, W[1]).half().float(), 5)
+    applied = index.gather(1, large_banks.rerank(query[10:], rows[index], W, 5))
+    _, folded = top_k(large_banks.adapt(query[10:], W[0]), large_banks.adapt(rows, W[1]).half().float(), 5)
     assert measured.overlap == pytest.approx([np.isin(*pair).mean() for pair in zip(folded, applied, strict=True)])
-    made = banks.rows(measured, dataset="resampled_memories", encoder="minilm", memories=900)
+    made = large_banks.rows(measured, dataset="resampled_memories", encoder="minilm", memories=900)
     assert sum(row["metric"] == "latency" for row in made) == 5
     (disk,) = {row["measured"] for row in made if row["metric"] == "disk"}  # as large whatever is stored
     assert disk > 900 * 48 * 3 / 1e9

@@ -8,11 +8,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from earlib import candidates, datasets, paths
-from earlib.candidates import retrieve, top_k
-from earlib.datasets import Benchmark, Memory, Query
-from earlib.encoders import encode
-from earlib.ranking import best
+from earlib import paths
+from earlib.core.ordering import best
+from earlib.data import benchmarks, candidates
+from earlib.data.benchmarks import Benchmark, Memory, Query
+from earlib.data.candidates import retrieve, top_k
+from earlib.data.encoders import encode
 
 POOL = ["Anna moved to Oslo.", "The soup was salty.", "Bo adopted a cat.", "We went hiking.", "Take care, bye!", ""]
 
@@ -233,7 +234,7 @@ def test_fingerprint_follows_content(small):
 def test_static_retriever_on_locomo_is_calibrated():
     if not any((folder / "locomo10.json").is_file() for folder in paths.data_folders()):
         pytest.skip(f"no locomo10.json in {' or '.join(map(str, paths.data_folders()))}; set EARLIB_DATA to its folder")
-    found = retrieve(datasets.load("locomo"), "minilm", 20)
+    found = retrieve(benchmarks.load("locomo"), "minilm", 20)
     asked = found.gold_count > 0
     assert int(asked.sum()) == 1536
     gold, count = found.gold[asked].int().cumsum(-1), found.gold_count[asked]

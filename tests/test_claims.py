@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_paper import environment, latex, section  # noqa: F401
 
-from earlib import paper, paths, plots, records
-from earlib.config import Config
-from earlib.experiment import Setting
-from earlib.paper import claims, evidence, tables
-from earlib.paper.evidence import OPEN, REFUTED, SUPPORTED, Part, Runs, inside
+from earlib import paper, paths, records
+from earlib.claims import evidence, functions, tables
+from earlib.claims.evidence import OPEN, REFUTED, SUPPORTED, Part, Runs, inside
+from earlib.core.config import Config
+from earlib.experiments.settings import Setting
+from earlib.harness import figures
 
 LAPTOP, SMOKE = ("laptop", "locomo", "minilm"), ("smoke", "toy", "minilm")
-each = pytest.mark.parametrize("id", claims.texts())
+each = pytest.mark.parametrize("id", functions.texts())
 number = st.floats(-50, 50)
 
 # No interval over conversations: the wider of the two would decide.
@@ -37,13 +38,13 @@ def made_of(profile="laptop"):
 
 @each
 def test_the_words_of_a_claim_stand_at_their_place(latex, id):  # noqa: F811
-    for place, quote in claims.texts()[id]["said"]:
+    for place, quote in functions.texts()[id]["said"]:
         assert quote in at_place(latex, place), f"{place}: {quote}"
 
 
 @each
 def test_a_claim_says_what_is_measured_and_where_it_must_lie(id):
-    text = claims.texts()[id]
+    text = functions.texts()[id]
     assert text["what"] and text["region"] and set(text) == {"section", "said", "what", "region", "metric", "number"}
     if text["number"]:
         assert paper.value(**text["number"]) is not None
@@ -52,8 +53,8 @@ def test_a_claim_says_what_is_measured_and_where_it_must_lie(id):
 
 
 def test_every_claim_has_its_function_and_there_are_enough():
-    assert list(claims.FUNCTIONS) == list(claims.texts())
-    assert len(claims.texts()) >= 25
+    assert list(functions.FUNCTIONS) == list(functions.texts())
+    assert len(functions.texts()) >= 25
 
 
 # -- the rule
@@ -134,7 +135,7 @@ def test_what_was_not_paired_decides_only_if_the_intervals_lie_apart():
     ("drop_limited", OPEN, "Figure 3"),
 ])  # fmt: skip
 def test_verdicts_on_the_papers_numbers(id, verdict, words):
-    found = claims.FUNCTIONS[id][0]()
+    found = functions.FUNCTIONS[id][0]()
     assert found.verdict == verdict and words in found.reason
 
 
@@ -163,7 +164,7 @@ def change(folder, id, head=None, **changes):
 
 
 def verdict(folder, id, setting=LAPTOP):
-    return claims.decide(id, claims.read(*setting, made_of(setting[0]), folder))[1]
+    return functions.decide(id, functions.read(*setting, made_of(setting[0]), folder))[1]
 
 
 @each
@@ -209,7 +210,7 @@ def test_a_record_of_other_data_or_another_encoder_is_not_used(folder, what, sev
 def test_it_is_told_whether_the_records_have_one_source():
     def told(*commits):
         held = {str(n): {"provenance": {"commit": commit}} for n, commit in enumerate(commits)}
-        return claims.sources(Runs(*LAPTOP, held, {}))
+        return functions.sources(Runs(*LAPTOP, held, {}))
 
     assert told("a", "a") == "They were made by one and the same source."
     assert told("a", "b", "a") == "They were made by 2 different sources: make them anew together."
@@ -217,7 +218,7 @@ def test_it_is_told_whether_the_records_have_one_source():
     assert told() == "No source is to be compared."
 
 
-THINNED = [(setting, claims.read(*setting, made_of(setting[0]), paths.reference())) for setting in (LAPTOP, SMOKE)]
+THINNED = [(setting, functions.read(*setting, made_of(setting[0]), paths.reference())) for setting in (LAPTOP, SMOKE)]
 
 
 @pytest.mark.parametrize("setting, whole", THINNED, ids=["laptop", "smoke"])
@@ -230,8 +231,8 @@ def test_whatever_a_record_lacks_no_claim_fails(setting, whole, seed):
             if draw.random() < 0.05:
                 row |= {"measured": None, "reason": "lost", "difference": None}
         kept[short] = record | {"rows": rows}
-    made = claims.measured(whole._replace(records=kept))
-    assert len(made) == len(records.record("claims", "t", setting[0], {}, {}, made)["rows"]) == len(claims.texts())
+    made = functions.measured(whole._replace(records=kept))
+    assert len(made) == len(records.record("claims", "t", setting[0], {}, {}, made)["rows"]) == len(functions.texts())
 
 
 @pytest.mark.parametrize("stage", ["before", "after"])
@@ -243,9 +244,9 @@ def test_a_query_without_its_other_stage_is_not_decided(stage):
     assert len(rows) < len(record["rows"])
     runs = whole._replace(records=whole.records | {"tab11": record | {"rows": rows}})
     with pytest.raises(evidence.Undecidable, match="lacks a query before or after"):
-        claims.FUNCTIONS["separated_after"][1](runs)
+        functions.FUNCTIONS["separated_after"][1](runs)
     turned = whole._replace(records=whole.records | {"tab11": record | {"rows": record["rows"][::-1]}})
-    first, second = (claims.FUNCTIONS["separated_after"][1](one) for one in (whole, turned))
+    first, second = (functions.FUNCTIONS["separated_after"][1](one) for one in (whole, turned))
     assert first.part.value == pytest.approx(second.part.value)  # paired by query, not by place
 
 
@@ -254,27 +255,27 @@ def test_a_width_that_the_record_lacks_is_not_decided():
     rows = [{**keys, "encoder": name} for name in ("minilm", "stella")]
     rows.append({"dataset": "locomo", "metric": "dimension", "encoder": "minilm", "measured": 384})
     figure = {"parameters": {"encoders": ["minilm", "stella"]}, "rows": rows}
-    found = claims.decide("larger_need_more", Runs(*LAPTOP, {"fig07": figure}, {}))[1]
+    found = functions.decide("larger_need_more", Runs(*LAPTOP, {"fig07": figure}, {}))[1]
     assert found.verdict == OPEN and "lacks the width of Stella" in found.reason
 
 
 @pytest.mark.parametrize("setting, whole", THINNED, ids=["laptop", "smoke"])
 def test_whatever_sees_gold_has_its_control_beside_it(setting, whole):
-    for id in claims.texts():
-        found = claims.decide(id, whole)[1]
+    for id in functions.texts():
+        found = functions.decide(id, whole)[1]
         if found.part is not None and found.part.sees_gold:
             ending = found.reason.partition("Beside it: ")[2]
             one_setting = found.part.place is not None  # encoders, compared with each other, have no control in common
             assert ("Equal-call control, 3 calls" if one_setting else "no equal-call control") in ending, id
     bare = {short: one | {"rows": [row for row in one["rows"] if "equal_calls" not in str(row)]}
             for short, one in whole.records.items()}  # fmt: skip
-    found = claims.decide("high_at_once", whole._replace(records=bare))[1]
+    found = functions.decide("high_at_once", whole._replace(records=bare))[1]
     assert found.part.sees_gold and found.reason.endswith("Beside it: no equal-call control is recorded")
 
 
 def test_one_word_is_judged_with_one_measure():
     whole = THINNED[1][1]
-    places = [claims.FUNCTIONS[id][1](whole).part.place for id in ("both_stores_help", "mixes_stores")]
+    places = [functions.FUNCTIONS[id][1](whole).part.place for id in ("both_stores_help", "mixes_stores")]
     assert {(one["metric"], one["store"]) for one in places} == {("covered@5", "both")}
 
 
@@ -314,7 +315,7 @@ def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone(folder):
 
 
 def test_two_rows_that_fit_are_not_chosen_from(folder):
-    runs = claims.read(*LAPTOP, made_of(), folder)
+    runs = functions.read(*LAPTOP, made_of(), folder)
     with pytest.raises(evidence.Undecidable, match="rows of tab02_main_results fit"):
         evidence.level(runs, "tab02", variant="ear")
     with pytest.raises(evidence.Undecidable, match="has no row of locomo, minilm, .*nothing"):
@@ -322,13 +323,13 @@ def test_two_rows_that_fit_are_not_chosen_from(folder):
 
 
 def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
-    runs = claims.read(*SMOKE, made_of("smoke"), paths.reference())
+    runs = functions.read(*SMOKE, made_of("smoke"), paths.reference())
     assert {"tab02", "tab03", "fig03"} <= set(runs.records)
-    found = {id: claims.decide(id, runs)[1] for id in claims.texts()}
+    found = {id: functions.decide(id, runs)[1] for id in functions.texts()}
     assert {one.verdict for one in found.values()} == {OPEN}
     assert all(one.reason.startswith("made dialogues") for one in found.values())
     assert sum(one.part is not None for one in found.values()) > 15
-    assert all("reported" not in row for row in claims.measured(runs))
+    assert all("reported" not in row for row in functions.measured(runs))
 
 
 # -- the record and its tables
@@ -336,12 +337,12 @@ def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
 
 @pytest.fixture(scope="module")
 def record():
-    runs = claims.read(*LAPTOP, made_of(), paths.reference())
-    return records.record("claims", "t", "laptop", {}, {}, claims.measured(runs))
+    runs = functions.read(*LAPTOP, made_of(), paths.reference())
+    return records.record("claims", "t", "laptop", {}, {}, functions.measured(runs))
 
 
 def test_the_record_holds_both_verdicts_and_the_papers_number(record):
-    assert [row["claim"] for row in record["rows"]] == list(claims.texts())
+    assert [row["claim"] for row in record["rows"]] == list(functions.texts())
     rows = {row["claim"]: row for row in record["rows"]}
     assert all({row["verdict"], row["reported_verdict"]} <= set(evidence.VERDICTS) for row in rows.values())
     row = rows["up_to_over_retriever"]
@@ -356,10 +357,10 @@ def test_the_record_holds_both_verdicts_and_the_papers_number(record):
 
 def test_tables_show_every_claim_twice_and_counts_add_up(record):
     shown = [tables.claims(record, one) for one in tables.sections(record)]
-    assert sum(map(len, shown)) == 2 * len(claims.texts())
+    assert sum(map(len, shown)) == 2 * len(functions.texts())
     counts = tables.counts(record)
-    assert counts.groupby("judged")["claims"].sum().tolist() == [len(claims.texts())] * 2
-    assert tables.tally(record).to_numpy().sum() == 2 * len(claims.texts())
+    assert counts.groupby("judged")["claims"].sum().tolist() == [len(functions.texts())] * 2
+    assert tables.tally(record).to_numpy().sum() == 2 * len(functions.texts())
     html = tables.show_claims(record, "Abstract").data
     assert "EAR improves retrieval by up to 17.9% over the baseline retriever on two" in html and "..." not in html
     assert "<th>claim</th>" in html and "the critic sees test gold" in html
@@ -367,7 +368,7 @@ def test_tables_show_every_claim_twice_and_counts_add_up(record):
 
 def test_the_strips_hold_the_counts(record):
     counts = tables.counts(record)
-    figure = plots.strips(counts, y="section", x="claims", panel="judged")
+    figure = figures.strips(counts, y="section", x="claims", panel="judged")
     for axes, (_, part) in zip(figure.axes, counts.groupby("judged", sort=False), strict=True):
         assert sum(patch.get_width() for patch in axes.patches) == part["claims"].sum()
         told = [int(text.get_text()) for text in axes.texts if text.get_text()]
@@ -398,4 +399,4 @@ def test_open_questions_are_all_shown():
 
 def test_runs_are_plain_values():
     runs = Runs("laptop", "locomo", "minilm", {}, dict.fromkeys(evidence.RECORDS, "gone"))
-    assert claims.decide("complementary", runs)[1].reason == "gone"
+    assert functions.decide("complementary", runs)[1].reason == "gone"

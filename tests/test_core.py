@@ -8,13 +8,13 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from earlib import draws
-from earlib.adapter import Adapter, start
-from earlib.config import VARIANTS, Config
-from earlib.critic import SimulatedCritic
-from earlib.explorer import select_slate
-from earlib.learner import Learner
-from earlib.objective import listwise_loss
+from earlib.core import randomness
+from earlib.core.adapter import Adapter, start
+from earlib.core.config import VARIANTS, Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.explorer import select_slate
+from earlib.core.learner import Learner
+from earlib.core.objective import listwise_loss
 
 SMALL = {"depth": 8, "slate_size": 3, "rounds": 3, "replay_size": 3, "batch_size": 2, "learning_rate": 0.02}
 OPTIONS = {
@@ -103,11 +103,11 @@ def both(config, found, seeds, order, readable=None):
     """Train core and reference on the same numbers; the core's steps and the reference's trajectories."""
     told = found.gold[None].repeat(len(seeds), 1, 1)
     if config.errors == "shuffled":
-        told = draws.shuffled(found.gold, seeds)
+        told = randomness.shuffled(found.gold, seeds)
     critic = SimulatedCritic(config, told, calibration=order if config.errors == "global" else None)
     asked = critic if readable is None else Unreadable(critic, readable, config.batch_size)
     learner = Learner(config, found, asked, seeds, found.bank.dtype)
-    uniforms = draws.draw(config, seeds, order, found.index.shape[1], len(found.query), "train")
+    uniforms = randomness.draw(config, seeds, order, found.index.shape[1], len(found.query), "train")
     start = [[W[r].detach().clone() for W in learner.adapter.parameters] for r in range(len(seeds))]
     rates = critic.rate.flatten().tolist() if config.errors == "global" else [None] * len(seeds)
     steps = []
@@ -175,7 +175,7 @@ def test_trajectory_is_the_reference_s(name):
     assert_same(config, steps, plain, 1e-9)
 
     queries = torch.arange(len(found.query)).expand(len(seeds), -1)
-    noise = draws.draw(config, seeds, queries, config.depth, len(found.query), "test")
+    noise = randomness.draw(config, seeds, queries, config.depth, len(found.query), "test")
     for explorer in (False, True):
         slates = learner.retrieve(queries, explorer, noise)
         for r in range(len(seeds)):

@@ -7,10 +7,11 @@ import pytest
 import torch
 from scripted_server import ScriptedServer, Step, completion, says
 
-from earlib.config import Config
-from earlib.critic import LLMCritic, SimulatedCritic
-from earlib.learner import Learner
+from earlib.core.config import Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.learner import Learner
 from earlib.llm.client import Client
+from earlib.llm.critic import LLMCritic
 
 SLATE, DRAWS = 5, 40_000
 

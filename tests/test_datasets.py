@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earlib import paths
-from earlib.datasets import Benchmark, Memory, Query, load, locomo, statistics
+from earlib.data import locomo
+from earlib.data.benchmarks import Benchmark, Memory, Query, load, statistics
 
 # As the paper prints and the file holds them.
 COUNTS = {"queries": 1540, "with_gold": 1536, "conversations": 10, "sessions": 272, "turns": 5882, "observations": 2541}

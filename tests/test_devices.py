@@ -8,12 +8,15 @@ import torch
 from test_encoders import checkpoint, tiny  # noqa: F401 (fixtures)
 from torch.nn.functional import normalize
 
-from earlib import devices, draws, embedding, encoders, evaluate, experiment, records
-from earlib.candidates import Candidates
-from earlib.config import VARIANTS, Config
-from earlib.critic import SimulatedCritic
-from earlib.experiment import Setting
-from earlib.learner import Learner
+from earlib import devices, records
+from earlib.core import randomness
+from earlib.core.config import VARIANTS, Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.learner import Learner
+from earlib.data import embedding, encoders
+from earlib.data.candidates import Candidates
+from earlib.experiments import measures, runs
+from earlib.experiments.settings import Setting
 
 N, K, D, SEEDS = 120, 20, 32, (0, 1, 2)
 TRAINED = [name for name, variant in VARIANTS.items() if variant.learns and not variant.changes.get("side")]
@@ -43,10 +46,10 @@ def updates(found, name, dtype, device, seeds=SEEDS):
     there = found.to(torch.device(device))
     order = torch.stack([torch.from_numpy(np.random.default_rng(seed).permutation(N)) for seed in seeds]).to(device)
     train, kept = order[:, :-40], order[:, -40:]
-    gold = draws.shuffled(there.gold, seeds) if config.errors == "shuffled" else there.gold
+    gold = randomness.shuffled(there.gold, seeds) if config.errors == "shuffled" else there.gold
     learner = Learner(config, there, SimulatedCritic(config, gold), seeds, dtype)
     steps = list(learner.train(train))
-    return learner, steps, evaluate.measure(there, kept, learner.retrieve(kept, VARIANTS[name].explorer))
+    return learner, steps, measures.measure(there, kept, learner.retrieve(kept, VARIANTS[name].explorer))
 
 
 @needs_gpu
@@ -75,7 +78,7 @@ def test_the_final_measures_lie_within_the_seeds_spread(found, name):
 @needs_gpu
 def test_a_run_takes_the_device_as_one_parameter(monkeypatch, tmp_path):
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
-    results = [experiment.run(Setting(dataset="toy", device=device), Config()) for device in ("cpu", "cuda")]
+    results = [runs.run(Setting(dataset="toy", device=device), Config()) for device in ("cpu", "cuda")]
     here, there = (np.nanmean(result.explorer[0], -1) for result in results)
     assert abs(here.mean() - there.mean()) <= max(here.std(), 0.03)
 
@@ -101,7 +104,7 @@ def test_the_environment_names_the_device_of_all_that_name_none(monkeypatch):
 def test_a_device_that_is_missing_is_named_before_anything_is_computed(tiny):  # noqa: F811
     setting = Setting(dataset="toy", encoder="tiny", device=f"cuda:{torch.cuda.device_count()}")
     with pytest.raises(ValueError, match="this machine offers .*EARLIB_DEVICE=cpu"):
-        experiment.run(setting, Config())
+        runs.run(setting, Config())
     assert devices.ready("cpu").type == "cpu" and encoders.encode(["dog"], "tiny", device="cpu").shape == (1, 32)
 
 

@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from earlib import paths
-from earlib.datasets import download, load
+from earlib.data import download
+from earlib.data.benchmarks import load
 
 NAME = "sample.bin"
 BODY = bytes(range(256)) * 1200
@@ -117,7 +118,7 @@ def test_interrupted_download_is_made_good_by_the_next(server, monkeypatch, home
 
 def test_killed_download_is_made_good_by_the_next(server, monkeypatch, home):
     code = (
-        "from earlib.datasets import download\n"
+        "from earlib.data import download\n"
         f"download.FILES[{NAME!r}] = download.File('http://127.0.0.1:{server.server_port}/stalled/x', {DIGEST!r}, '')\n"
         f"download.fetch({NAME!r}, timeout=30)\n"
     )

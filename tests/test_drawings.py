@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from earlib import drawings, plots
+from earlib.harness import drawings, figures
 
 DEPTH, SIZE = 20, 5
 GOLD = {4, 11, 13}
@@ -79,7 +79,7 @@ def test_no_text_covers_another_or_leaves_the_page(name):
     for text, box in placed:
         inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1
         assert inside, text.get_text()
-    assert figure.get_figwidth() == plots.WIDTH
+    assert figure.get_figwidth() == figures.WIDTH
 
 
 def test_a_text_of_the_paradigms_lies_within_a_box_or_outside_of_all():
@@ -161,6 +161,6 @@ def test_slates_mark_and_count_the_gold():
     names = [text.get_text() for text in axes.texts]
     assert names[:6] == ["1", "2", "3", f"4 {drawings.STAR}", "5", "1 of 4 gold"]
     assert [name for name in names if name.endswith("gold")] == ["1 of 4 gold", "2 of 4 gold", "3 of 4 gold"]
-    filled = [patch.get_facecolor() == to_rgba(plots.COLOURS[0]) for patch in boxes(axes, Rectangle)]
+    filled = [patch.get_facecolor() == to_rgba(figures.COLOURS[0]) for patch in boxes(axes, Rectangle)]
     assert filled == [candidate in GOLD for members in SLATES.values() for candidate in members]
     assert [label.get_text() for label in axes.get_yticklabels()] == list(SLATES)

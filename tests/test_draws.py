@@ -4,14 +4,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earlib import draws
-from earlib.config import Config
+from earlib.core import randomness
+from earlib.core.config import Config
 
 ORDER = torch.tensor([[4, 0, 2, 4, 1]])
 
 
 def drawn(seeds, purpose="train", **changes):
-    return draws.draw(Config(**changes), seeds, ORDER.expand(len(seeds), -1), 6, 5, purpose)
+    return randomness.draw(Config(**changes), seeds, ORDER.expand(len(seeds), -1), 6, 5, purpose)
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=4, unique=True))

@@ -17,7 +17,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch.nn.functional import normalize
 
-from earlib import embedding, encoders
+from earlib.data import embedding, encoders
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 WORDS = ["red", "green", "blue", "cat", "dog", "runs", "sleeps", "nan", "Instruct:", "Query:", "answer", "search"]

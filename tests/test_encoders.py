@@ -22,8 +22,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from earlib import encoders
-from earlib.encoders import Encoder, encode
+from earlib.data import encoders
+from earlib.data.encoders import Encoder, encode
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "blue", "cat", "dog", "runs", "sleeps", "nan"]
 TEXTS = ["red cat runs", "dog", "", "red cat runs", "blue dog sleeps green cat"]

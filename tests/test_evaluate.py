@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earlib import evaluate
-from earlib.config import Config
-from earlib.draws import Uniforms
+from earlib.core.config import Config
+from earlib.core.randomness import Uniforms
+from earlib.experiments import measures
 
 CONFIG = Config(slate_size=2, depth=6)
 
@@ -26,7 +26,7 @@ def found(gold, count=None):
 def test_strict_any_and_fractional_recall():
     candidates = found([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]], count=[2, 2, 0, 1])
     slates = torch.tensor([[[0, 3], [0, 1], [0, 1], [0, 1]]])
-    strict, hit, fraction = evaluate.measure(candidates, torch.arange(4)[None], slates)
+    strict, hit, fraction = measures.measure(candidates, torch.arange(4)[None], slates)
     np.testing.assert_equal(strict, [[0, 0, np.nan, 0]])  # the second question's other gold memory is no candidate
     np.testing.assert_equal(hit, [[1, 1, np.nan, 0]])
     np.testing.assert_equal(fraction, [[0.5, 0.5, np.nan, 0]])
@@ -36,7 +36,7 @@ def test_strict_any_and_fractional_recall():
 def test_the_three_measures_are_ordered(data):
     gold = data.draw(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=5))
     slates = torch.tensor([[data.draw(st.permutations(range(6)))[:3] for _ in gold]])
-    strict, hit, fraction = evaluate.measure(found(gold), torch.arange(len(gold))[None], slates)
+    strict, hit, fraction = measures.measure(found(gold), torch.arange(len(gold))[None], slates)
     counted = ~np.isnan(strict)
     assert (strict[counted] <= fraction[counted]).all() and (fraction[counted] <= hit[counted]).all()
 
@@ -51,7 +51,7 @@ def control(labels, calls):
         return citations, torch.ones_like(citations, dtype=torch.bool)
 
     noise = Uniforms(torch.zeros(1, 1, calls, 6))
-    slate = evaluate.equal_calls(CONFIG, found([[0] * 6]), critic, torch.tensor([[0]]), calls, noise)
+    slate = measures.equal_calls(CONFIG, found([[0] * 6]), critic, torch.tensor([[0]]), calls, noise)
     return slate[0, 0].tolist(), shown
 
 
@@ -77,20 +77,20 @@ def test_the_equal_call_control_refuses_to_show_more_than_there_is():
 
 def test_a_summary_by_hand():
     values = np.array([[1, 0, np.nan], [1, 1, 0]])
-    told = evaluate.summary(values, np.array([[0, 1, 2], [3, 1, 4]]))
+    told = measures.summary(values, np.array([[0, 1, 2], [3, 1, 4]]))
     assert told["measured"] == pytest.approx((50 + 100 * 2 / 3) / 2)
     assert told["std"] == pytest.approx(np.std([50, 100 * 2 / 3], ddof=1))
     assert (told["n_queries"], told["excluded"], told["seeds"]) == (2, 1, 2)
     assert told["low"] <= told["measured"] <= told["high"]
     wider = np.pad(values, [(0, 0), (0, 2)], constant_values=np.nan)
-    assert evaluate.summary(wider, np.array([[0, 1, 2, -1, -1]] * 2))["excluded"] == 1  # padding is no question
+    assert measures.summary(wider, np.array([[0, 1, 2, -1, -1]] * 2))["excluded"] == 1  # padding is no question
 
 
 def test_an_interval_covers_the_truth_as_often_as_it_says():
     rng, inside = np.random.default_rng(1), 0
     for _ in range(200):
         values = (rng.random((1, 80)) < 0.4).astype(float)
-        told = evaluate.summary(values, np.arange(80)[None])
+        told = measures.summary(values, np.arange(80)[None])
         inside += told["low"] <= 40 <= told["high"]
     assert 180 <= inside <= 199  # 95 % of 200 is 190; percentile intervals are a little short
 
@@ -98,9 +98,9 @@ def test_an_interval_covers_the_truth_as_often_as_it_says():
 def test_the_difference_of_a_system_from_itself_is_nothing_and_pairs_by_question():
     values = np.random.default_rng(0).random((2, 50))
     queries = np.tile(np.arange(50), (2, 1))
-    same = evaluate.difference(values, values, queries)
+    same = measures.difference(values, values, queries)
     assert (same["measured"], same["low"], same["high"]) == (0, 0, 0)
-    shifted = evaluate.difference(values + 0.1, values, queries)
+    shifted = measures.difference(values + 0.1, values, queries)
     assert shifted["low"] == pytest.approx(10) and shifted["high"] == pytest.approx(10)
 
 
@@ -108,10 +108,10 @@ def test_an_interval_over_conversations_sees_that_their_questions_agree():
     rng = np.random.default_rng(2)
     scopes = np.repeat(np.arange(10), 30)
     values = np.repeat(rng.random(10) < 0.5, 30).astype(float)[None]  # all of a conversation or nothing of it
-    told = evaluate.summary(values, np.arange(300)[None], scopes)
+    told = measures.summary(values, np.arange(300)[None], scopes)
     assert told["scope_high"] - told["scope_low"] > 3 * (told["high"] - told["low"])
     assert told["scope_low"] < told["measured"] < told["scope_high"]
-    one = evaluate.summary(values, np.arange(300)[None], np.zeros(300, int))
+    one = measures.summary(values, np.arange(300)[None], np.zeros(300, int))
     assert "scope_low" not in one  # nothing to resample
 
 
@@ -119,33 +119,33 @@ def test_the_permutation_test_is_that_of_all_sign_changes():
     gaps = np.array([[3, 1, -1, 2, 2, 0, 5]]) / 10
     signs = np.array(list(itertools.product([1, -1], repeat=7)))
     exact = np.mean(np.abs((signs * gaps).sum(1)) >= abs(gaps.sum()) - 1e-12)
-    told = evaluate.difference(gaps, np.zeros_like(gaps), np.arange(7)[None])
+    told = measures.difference(gaps, np.zeros_like(gaps), np.arange(7)[None])
     assert told["p"] == pytest.approx(exact)
-    assert evaluate.difference(gaps, gaps, np.arange(7)[None])["p"] is None  # nothing to test
+    assert measures.difference(gaps, gaps, np.arange(7)[None])["p"] is None  # nothing to test
     one = np.eye(7)[:1]
-    assert evaluate.difference(one, np.zeros_like(one), np.arange(7)[None])["p"] == 1
+    assert measures.difference(one, np.zeros_like(one), np.arange(7)[None])["p"] == 1
 
 
 def test_the_permutation_test_is_wrong_as_often_as_it_says():
     rng, found = np.random.default_rng(3), []
     for _ in range(150):
         gaps = rng.choice([-1.0, 0.0, 1.0], 60)[None]
-        found.append(evaluate.difference(gaps, np.zeros_like(gaps), np.arange(60)[None])["p"])
+        found.append(measures.difference(gaps, np.zeros_like(gaps), np.arange(60)[None])["p"])
     assert 0 <= np.mean(np.array(found) < 0.1) <= 0.2
     seeds = np.tile(gaps, (3, 1))  # seeds that say the same thrice are no further evidence
-    again = evaluate.difference(seeds, np.zeros_like(seeds), np.tile(np.arange(60), (3, 1)))
+    again = measures.difference(seeds, np.zeros_like(seeds), np.tile(np.arange(60), (3, 1)))
     assert again["p"] == pytest.approx(found[-1], abs=0.03)
 
 
 def test_a_part_of_the_questions_stands_as_if_no_others_had_been_asked():
     values, queries = np.array([[1.0, 0.0, np.nan, np.nan]]), np.array([[4, 2, 3, -1]])
-    part, numbers = evaluate.only(values, queries, np.array([False, False, False, True, True]))
+    part, numbers = measures.only(values, queries, np.array([False, False, False, True, True]))
     np.testing.assert_equal(part, [[1, np.nan, np.nan, np.nan]])
     assert numbers.tolist() == [[4, -1, 3, -1]]
-    told = evaluate.summary(part, numbers)
+    told = measures.summary(part, numbers)
     assert (told["measured"], told["n_queries"], told["excluded"]) == (100, 1, 1)
     with pytest.raises(ValueError, match="no question with gold"):
-        evaluate.summary(*evaluate.only(values, queries, np.zeros(5, bool)))
+        measures.summary(*measures.only(values, queries, np.zeros(5, bool)))
 
 
 @pytest.mark.parametrize(
@@ -155,4 +155,4 @@ def test_a_part_of_the_questions_stands_as_if_no_others_had_been_asked():
 def test_when_a_curve_passes_a_level_for_good(means, expected):
     seen = [0, 1, 2, 3, 4][: len(means)]
     level = {0: 4}.get(expected, 5)
-    assert evaluate.first_above(seen, means, level) == expected
+    assert measures.first_above(seen, means, level) == expected

@@ -1,6 +1,7 @@
 """Runs: splits, the cache, and what variants share. On the package's own dialogues, with the real encoder."""
 
 import dataclasses
+import shutil
 from typing import get_args
 
 import numpy as np
@@ -9,32 +10,33 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from earlib import candidates as first_stage
-from earlib import evaluate, experiment, paths
-from earlib.config import READINGS, VARIANTS, Config
-from earlib.experiment import Setting
+from earlib import paths
+from earlib.core.config import READINGS, VARIANTS, Config
+from earlib.data import candidates as first_stage
+from earlib.experiments import comparisons, measures, runs, settings
+from earlib.experiments.settings import Setting
 
 SCOPES = [f"c{i % 5}" for i in range(83)]
 SMALL = {"dataset": "toy", "seeds": 2, "train_queries": 24}
 
 
 def test_the_random_split_is_the_stated_one():
-    train, evaluation = experiment.split(SCOPES, Setting(), 3)
+    train, evaluation = settings.split(SCOPES, Setting(), 3)
     order = np.random.default_rng(3).permutation(83)
     assert np.array_equal(train, order[:66]) and np.array_equal(evaluation, order[66:])
 
 
 def test_the_split_by_conversation_shares_none():
     for seed in range(5):
-        train, evaluation = experiment.split(SCOPES, Setting(split="conversation"), seed)
+        train, evaluation = settings.split(SCOPES, Setting(split="conversation"), seed)
         held_out = {SCOPES[i] for i in evaluation}
         assert len(held_out) == 1 and not held_out & {SCOPES[i] for i in train}
         assert sorted([*train, *evaluation]) == list(range(83))
 
 
 def test_epochs_repeat_the_training_questions_in_a_new_order():
-    train, _ = experiment.split(SCOPES, Setting(epochs=3, train_queries=20), 0)
-    once, _ = experiment.split(SCOPES, Setting(train_queries=20), 0)
+    train, _ = settings.split(SCOPES, Setting(epochs=3, train_queries=20), 0)
+    once, _ = settings.split(SCOPES, Setting(train_queries=20), 0)
     passes = train.reshape(3, 20)
     assert np.array_equal(passes[0], once)
     assert all(sorted(one) == sorted(once) for one in passes)
@@ -43,8 +45,8 @@ def test_epochs_repeat_the_training_questions_in_a_new_order():
 
 def test_choices_are_made_on_training_questions_alone():
     for seed in range(3):
-        train, evaluation = experiment.split(SCOPES, Setting(), seed)
-        learned, kept = experiment.split(SCOPES, Setting(validate_on_training=True), seed)
+        train, evaluation = settings.split(SCOPES, Setting(), seed)
+        learned, kept = settings.split(SCOPES, Setting(validate_on_training=True), seed)
         assert np.array_equal([*learned, *kept], train)
         assert len(kept) == pytest.approx(len(train) / 5, abs=1) and not set(kept) & set(evaluation)
 
@@ -53,8 +55,8 @@ def test_choices_by_conversation_are_made_on_conversations_that_were_not_learned
     """The kept part is like the evaluation: whole conversations, of which nothing was seen."""
     for seed in range(5):
         setting = Setting(split="conversation")
-        train, evaluation = experiment.split(SCOPES, setting, seed)
-        learned, kept = experiment.split(SCOPES, setting.model_copy(update={"validate_on_training": True}), seed)
+        train, evaluation = settings.split(SCOPES, setting, seed)
+        learned, kept = settings.split(SCOPES, setting.model_copy(update={"validate_on_training": True}), seed)
         parts = [{SCOPES[i] for i in part} for part in (learned, kept, evaluation)]
         assert len(parts[1]) == 1 and sum(map(len, parts)) == len(set(SCOPES)) == len(set.union(*parts))
         assert [i for i in train if i in set(learned)] == list(learned) and sorted([*learned, *kept]) == sorted(train)
@@ -64,24 +66,24 @@ def test_choices_by_conversation_are_made_on_conversations_that_were_not_learned
 def test_too_few_conversations_or_questions_are_told(setting):
     few = ["a", "b"] if setting["split"] == "conversation" else ["a"]
     with pytest.raises(ValueError, match=rf"{len(few)} question.* of {len(few)} conversation.* leave none"):
-        experiment.split(few, Setting(**setting, validate_on_training=True), 0)
+        settings.split(few, Setting(**setting, validate_on_training=True), 0)
 
 
 @pytest.mark.parametrize("name", ["retriever", "ear_adapter", "ear", "explorer_test", "equal_calls_2"])
 def test_answers_hold_the_slates_that_were_measured(name):
     setting = Setting(**SMALL, split="conversation")
-    reach = experiment.run_variant if name in VARIANTS else experiment.run_control
+    reach = runs.run_variant if name in VARIANTS else runs.run_control
     values, queries, slates = reach(setting, name)
-    found = experiment.candidates("toy", "minilm", 20)
+    found = settings.candidates("toy", "minilm", 20)
     asked = queries >= 0
-    again = evaluate.measure(found, torch.from_numpy(queries), torch.from_numpy(slates).long().clamp(min=0))
+    again = measures.measure(found, torch.from_numpy(queries), torch.from_numpy(slates).long().clamp(min=0))
     np.testing.assert_array_equal(again[:, asked], values[:, asked])
     assert (slates[~asked] == -1).all()
 
 
 def test_bm25_ranks_by_words():
     """Asked in the very words of a gold turn, it puts a gold turn of the question's own conversation first."""
-    benchmark, found = experiment.benchmark("toy"), experiment.candidates("toy", "minilm", 20)
+    benchmark, found = settings.benchmark("toy"), settings.candidates("toy", "minilm", 20)
     texts = {memory.id: memory.text for memory in benchmark.memories}
     asked = [query._replace(text=texts[query.gold[0]]) for query in benchmark.asked if query.gold]
     ranked = first_stage.by_words(dataclasses.replace(benchmark, queries=tuple(asked)), found, 5)
@@ -93,51 +95,51 @@ def test_bm25_ranks_by_words():
 
 def test_the_learning_rate_is_chosen_where_it_did_best():
     setting, rates = Setting(**SMALL), [1e-5, 3e-4, 3e-3]
-    chosen, reached = experiment.tuned_rates(setting, "ear_adapter", rates, optimizer="adam")
+    chosen, reached = runs.tuned_rates(setting, "ear_adapter", rates, optimizer="adam")
     assert set(reached) == set(rates)
-    answers = experiment.run_tuned(setting, "ear_adapter", rates, optimizer="adam")
+    answers = runs.run_tuned(setting, "ear_adapter", rates, optimizer="adam")
     for seed, rate in enumerate(chosen):
         assert reached[rate][seed] == max(values[seed] for values in reached.values())
-        values, queries, slates = experiment.run_variant(setting, "ear_adapter", learning_rate=rate)
+        values, queries, slates = runs.run_variant(setting, "ear_adapter", learning_rate=rate)
         np.testing.assert_array_equal(answers.values[:, seed], values[:, seed])
         np.testing.assert_array_equal(answers.queries[seed], queries[seed])
         np.testing.assert_array_equal(answers.slates[seed], slates[seed])
     with pytest.raises(FloatingPointError, match="diverges with every choice"):
-        experiment.tuned_rates(Setting(**SMALL), "ear_adapter", [1e300], optimizer="sgd", normalise=False)
+        runs.tuned_rates(Setting(**SMALL), "ear_adapter", [1e300], optimizer="sgd", normalise=False)
 
 
 def test_a_reading_changes_those_whom_it_concerns():
     setting = Setting(**SMALL)
     by = {reading.choice: reading for reading in READINGS}
-    usual = {row["variant"]: row for row in experiment.under(setting, READINGS[0], ["rmm", "ear_adapter"])}
+    usual = {row["variant"]: row for row in comparisons.under(setting, READINGS[0], ["rmm", "ear_adapter"])}
     assert all("difference" not in row for row in usual.values())
     noisy = by["with Gumbel noise"]
-    (row,) = experiment.under(setting, noisy, ["ear_adapter"], baseline="rmm")
-    rmm, _ = experiment.run_variant(setting, "rmm", test_noise=True)[:2]
-    usual_adapter, queries, _ = experiment.run_variant(setting, "ear_adapter")
+    (row,) = comparisons.under(setting, noisy, ["ear_adapter"], baseline="rmm")
+    rmm, _ = runs.run_variant(setting, "rmm", test_noise=True)[:2]
+    usual_adapter, queries, _ = runs.run_variant(setting, "ear_adapter")
     assert row["measured"] == usual["ear_adapter"]["measured"]
-    assert row["difference"] == pytest.approx(evaluate.summary(usual_adapter[0] - rmm[0], queries)["measured"])
-    (control,) = experiment.under(setting, by["once per query and memory"], ["equal_calls_2"])
-    values, queries, _ = experiment.run_control(setting, "equal_calls_2", errors="persistent")
-    assert control["measured"] == evaluate.summary(values[0], queries)["measured"]
-    (other,) = experiment.under(setting, by["by conversation"], ["rmm"])
+    assert row["difference"] == pytest.approx(measures.summary(usual_adapter[0] - rmm[0], queries)["measured"])
+    (control,) = comparisons.under(setting, by["once per query and memory"], ["equal_calls_2"])
+    values, queries, _ = runs.run_control(setting, "equal_calls_2", errors="persistent")
+    assert control["measured"] == measures.summary(values[0], queries)["measured"]
+    (other,) = comparisons.under(setting, by["by conversation"], ["rmm"])
     assert other["split"] == "conversation" and "difference" not in other  # other questions
     any_gold = by["any gold turn is enough"]
-    values, queries, _ = experiment.run_variant(setting, "rmm")
-    (hit,) = experiment.under(setting, any_gold, ["rmm"])
-    assert hit["metric"] == "hitrate@5" and hit["measured"] == evaluate.summary(values[1], queries)["measured"]
-    assert hit["difference"] == pytest.approx(evaluate.summary(values[1] - values[0], queries)["measured"])
-    (pair,) = experiment.under(setting, any_gold, ["ear_adapter"], baseline="rmm")
+    values, queries, _ = runs.run_variant(setting, "rmm")
+    (hit,) = comparisons.under(setting, any_gold, ["rmm"])
+    assert hit["metric"] == "hitrate@5" and hit["measured"] == measures.summary(values[1], queries)["measured"]
+    assert hit["difference"] == pytest.approx(measures.summary(values[1] - values[0], queries)["measured"])
+    (pair,) = comparisons.under(setting, any_gold, ["ear_adapter"], baseline="rmm")
     gap = usual_adapter[1] - values[1]
-    assert pair["difference"] == pytest.approx(evaluate.summary(gap, queries)["measured"])
+    assert pair["difference"] == pytest.approx(measures.summary(gap, queries)["measured"])
 
 
 def test_readings_are_found_by_the_question_they_answer():
-    default, some = experiment.readings(["replay slate"])
+    default, some = comparisons.readings(["replay slate"])
     assert default is READINGS[0] and [one.choice for one in some] == ["z / tau + g", "from softmax((z + g) / tau)"]
-    assert experiment.readings(["all"])[1] == list(READINGS[1:])
+    assert comparisons.readings(["all"])[1] == list(READINGS[1:])
     with pytest.raises(ValueError, match="unknown 'replay slat', did you mean 'replay slate'"):
-        experiment.readings(["replay slat"])
+        comparisons.readings(["replay slat"])
 
 
 def test_a_reading_leaves_those_alone_whom_it_does_not_concern():
@@ -150,8 +152,8 @@ def test_a_reading_leaves_those_alone_whom_it_does_not_concern():
             if name not in ("rmm", "explorer_training", "buffer_training", "explorer_test", "ear_adapter"):
                 continue
             asked = Config(**variant.changes)
-            found = experiment.run(setting, Config(**{**variant.changes, **reading.changes}))
-            usual.setdefault(name, experiment.run(setting, asked))
+            found = runs.run(setting, Config(**{**variant.changes, **reading.changes}))
+            usual.setdefault(name, runs.run(setting, asked))
             if variant.learns:
                 same = np.array_equal(found.adapter, usual[name].adapter, equal_nan=True)
                 same &= np.array_equal(found.slates[0], usual[name].slates[0])
@@ -170,7 +172,7 @@ def test_every_option_with_another_reading_is_among_the_readings():
         for value in get_args(field.annotation) if name not in controls else ():
             if isinstance(value, str) and value not in (field.default, "shuffled"):
                 assert (name, value) in shown, (name, value)
-    assert {reading.measure for reading in READINGS} == set(evaluate.MEASURES)
+    assert {reading.measure for reading in READINGS} == set(measures.MEASURES)
     for reading in READINGS:
         assert set(reading.concerns) <= set(VARIANTS)
         Config(**reading.changes), Setting(**reading.setting)
@@ -178,9 +180,9 @@ def test_every_option_with_another_reading_is_among_the_readings():
 
 def test_shared_gold_is_found_turn_by_turn():
     setting = Setting(**SMALL)
-    shares, asked = experiment.shares_gold(setting), experiment.benchmark("toy").asked
+    shares, asked = settings.shares_gold(setting), settings.benchmark("toy").asked
     for seed in range(2):
-        train, evaluation = experiment.split([query.scope for query in asked], setting, seed)
+        train, evaluation = settings.split([query.scope for query in asked], setting, seed)
         assert all(shares[seed, number] for number in train if asked[number].gold)
         for number in evaluation[:20]:
             expected = any(turn in asked[other].gold for other in train for turn in asked[number].gold)
@@ -189,10 +191,10 @@ def test_shared_gold_is_found_turn_by_turn():
 
 def test_trained_weights_are_those_of_the_run():
     setting, config = Setting(**SMALL, split="conversation"), Config()
-    weights = experiment.trained_weights(setting, config)
+    weights = runs.trained_weights(setting, config)
     assert weights.shape == (2, 2, 384, 384)
-    found = experiment.candidates("toy", "minilm", 20)
-    _, queries, slates = experiment.run_variant(setting, "ear_adapter")
+    found = settings.candidates("toy", "minilm", 20)
+    _, queries, slates = runs.run_variant(setting, "ear_adapter")
     for seed in range(2):
         asked = queries[seed][queries[seed] >= 0]
         q = found.query[asked] @ (torch.eye(384) + weights[0, seed]).T
@@ -200,20 +202,20 @@ def test_trained_weights_are_those_of_the_run():
         scores = torch.einsum("ed,ekd->ek", q, torch.nn.functional.normalize(m, dim=-1))
         first = scores.argmax(-1).numpy()
         assert (first == slates[seed, : len(asked), 0]).mean() > 0.99  # a tie may be rounded the other way
-    assert torch.equal(experiment.trained_weights(setting, config), weights)
+    assert torch.equal(runs.trained_weights(setting, config), weights)
     kept = (paths.cache() / "weights").glob("*.safetensors")  # other tests' among them
     (file,) = [file for file in kept if torch.equal(load_file(file)["weights"], weights)]
     file.write_bytes(file.read_bytes()[:1000])
-    assert torch.equal(experiment.trained_weights(setting, config), weights)  # cut short: learned again
+    assert torch.equal(runs.trained_weights(setting, config), weights)  # cut short: learned again
 
 
 def test_a_run_is_the_same_from_the_cache_and_computed_again():
     setting, config = Setting(**SMALL), Config()
-    first = experiment.run(setting, config)
+    first = runs.run(setting, config)
     (path,) = [file for file in (paths.cache() / "runs").glob("*.npz") if _same(np.load(file), first)]
-    served = experiment.run(setting, config)
+    served = runs.run(setting, config)
     path.unlink()
-    again = experiment.run(setting, config)
+    again = runs.run(setting, config)
     for one, two, three in zip(first, served, again, strict=True):
         np.testing.assert_array_equal(one, two)
         np.testing.assert_array_equal(one, three)
@@ -226,11 +228,11 @@ def _same(stored, run):
 @pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", lambda data: b"not a run at all"])
 def test_a_damaged_cache_file_is_found_out_and_made_again(damage):
     setting, config = Setting(**{**SMALL, "train_queries": 8}), Config()
-    before = experiment.run(setting, config)
+    before = runs.run(setting, config)
     for file in (paths.cache() / "runs").glob("*.npz"):
         file.write_bytes(damage(file.read_bytes()))
     with pytest.warns(UserWarning, match="cannot be read .* computed again"):
-        again = experiment.run(setting, config)
+        again = runs.run(setting, config)
     for file in (paths.cache() / "runs").glob("*.npz"):  # those of other tests lie here too
         file.unlink()
     np.testing.assert_array_equal(before.adapter, again.adapter)
@@ -238,30 +240,43 @@ def test_a_damaged_cache_file_is_found_out_and_made_again(damage):
 
 def test_a_run_outlives_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
-    expected = experiment.run(Setting(**SMALL), Config(replay_size=1))
-    experiment.candidates("toy", "minilm", 20)  # retrieved already; only the run is stored below
+    expected = runs.run(Setting(**SMALL), Config(replay_size=1))
+    settings.candidates("toy", "minilm", 20)  # retrieved already; only the run is stored below
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="not cached: cannot write"):
-        found = experiment.run(Setting(**SMALL), Config(replay_size=1))
+        found = runs.run(Setting(**SMALL), Config(replay_size=1))
     np.testing.assert_array_equal(found.adapter, expected.adapter)
 
 
-def test_a_changed_core_never_serves_old_runs(tmp_path, monkeypatch):
-    found = experiment.candidates("toy", "minilm", 20)
-    before = experiment._key(Setting(), Config(), found)
-    for module in experiment.CORE:
-        (tmp_path / f"{module}.py").write_bytes((paths.ROOT / "earlib" / f"{module}.py").read_bytes())
-    monkeypatch.setattr(experiment, "__file__", str(tmp_path / "experiment.py"))
-    assert experiment._key(Setting(), Config(), found) == before
-    with (tmp_path / "objective.py").open("a") as file:
-        file.write("\n# changed\n")
-    assert experiment._key(Setting(), Config(), found) != before
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stale"),
+    [
+        ("core/objective.py", "(citations - baseline)", "(citations + baseline)", True),
+        ("core/explorer.py", "0.0", "0.0", False),
+        ("core/objective.py", '"""Mean of', '"""The mean of', False),  # a docstring
+        ("core/config.py", '"Only Retriever"', '"Retriever"', False),  # a title
+    ],
+)
+def test_a_changed_algorithm_never_serves_old_runs_and_a_changed_text_does(tmp_path, file, old, new, stale):
+    shutil.copytree(runs.ROOT, tmp_path / "earlib", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    before = runs.algorithm(runs.ROOT)
+    changed = tmp_path / "earlib" / file
+    source = changed.read_text()
+    assert old in source or old == new
+    changed.write_text(source.replace(old, new) + "\n# a comment\n")
+    assert (runs.algorithm(tmp_path / "earlib") != before) is stale
+
+
+def test_a_configuration_is_part_of_a_key_by_its_values():
+    found = settings.candidates("toy", "minilm", 20)
+    keys = {runs._key(Setting(), config, found) for config in (Config(), Config(ucb=0.5), Config(ucb=0.6))}
+    assert len(keys) == 2
 
 
 @pytest.mark.parametrize("split", ["random", "conversation"])
 def test_a_seed_s_run_does_not_depend_on_the_others(split):
     setting = {**SMALL, "split": split}
-    alone, among = (experiment.run(Setting(**{**setting, "seeds": n}), Config()) for n in (1, 3))
+    alone, among = (runs.run(Setting(**{**setting, "seeds": n}), Config()) for n in (1, 3))
     width = alone.queries.shape[1]
     np.testing.assert_array_equal(alone.queries[0], among.queries[0, :width])
     np.testing.assert_allclose(alone.adapter[-1, :, 0], among.adapter[-1, :, 0, :width])
@@ -270,24 +285,24 @@ def test_a_seed_s_run_does_not_depend_on_the_others(split):
 
 def test_what_does_not_learn_is_the_start_of_what_learns():
     setting = Setting(**SMALL)
-    retriever, queries, _ = experiment.run_variant(setting, "retriever")
-    found = experiment.candidates("toy", "minilm", 20)
-    expected = evaluate.measure(found, torch.from_numpy(queries), torch.arange(5).expand(*queries.shape, 5))
+    retriever, queries, _ = runs.run_variant(setting, "retriever")
+    found = settings.candidates("toy", "minilm", 20)
+    expected = measures.measure(found, torch.from_numpy(queries), torch.arange(5).expand(*queries.shape, 5))
     np.testing.assert_array_equal(retriever, expected)
 
 
 def test_no_variant_passes_the_ceiling():
     setting = Setting(**SMALL)
-    ceiling, *_ = experiment.run_control(setting, "ceiling")
+    ceiling, *_ = runs.run_control(setting, "ceiling")
     for name, variant in VARIANTS.items():
         if variant.reranker == "monot5":  # its weights may not be at hand; tests/test_rerankers.py has a tiny one
             continue
-        values, *_ = experiment.run_variant(setting, name)
+        values, *_ = runs.run_variant(setting, name)
         assert (values[0] <= ceiling[0])[~np.isnan(values[0])].all(), name
 
 
 def test_rows_compare_on_the_same_questions():
-    rows = experiment.compare(Setting(**SMALL), ["retriever", "ear", "equal_calls_3"], baseline="retriever")
+    rows = comparisons.compare(Setting(**SMALL), ["retriever", "ear", "equal_calls_3"], baseline="retriever")
     by = {(row["variant"], row["metric"]): row for row in rows}
     ear, retriever = by["ear", "recall@5"], by["retriever", "recall@5"]
     assert ear["difference"] == pytest.approx(ear["measured"] - retriever["measured"], abs=1e-6)
@@ -297,27 +312,27 @@ def test_rows_compare_on_the_same_questions():
 
 def test_varied_hyper_parameters_are_compared_with_the_usual_ones():
     usual = {"replay_size": 4}
-    rows = experiment.vary(Setting(**SMALL), "ear_adapter", [usual, {"replay_size": 0}, usual], usual)
+    rows = comparisons.vary(Setting(**SMALL), "ear_adapter", [usual, {"replay_size": 0}, usual], usual)
     recall = [row for row in rows if row["metric"] == "recall@5"]
     assert [row["replay_size"] for row in recall] == [4, 0]
     assert "difference" not in recall[0]
-    without = experiment.compare(Setting(**SMALL), ["explorer_training"], baseline="ear_adapter")[0]
+    without = comparisons.compare(Setting(**SMALL), ["explorer_training"], baseline="ear_adapter")[0]
     assert (recall[1]["measured"], recall[1]["difference"]) == (without["measured"], without["difference"])
 
 
 def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant():
     setting = Setting(**SMALL, evaluate_every=8)
-    rows = experiment.curve(setting, "ear_adapter")
+    rows = comparisons.curve(setting, "ear_adapter")
     assert [row["training_queries"] for row in rows] == [0, 8, 16, 24]
     assert {row["metric"] for row in rows} == {"recall@5"}
-    values, queries, _ = experiment.run_variant(setting, "ear_adapter")
-    assert rows[-1]["measured"] == evaluate.summary(values[0], queries)["measured"]
-    values, *_ = experiment.run_variant(setting, "retriever")
-    assert rows[0]["measured"] == evaluate.summary(values[0], queries)["measured"]
+    values, queries, _ = runs.run_variant(setting, "ear_adapter")
+    assert rows[-1]["measured"] == measures.summary(values[0], queries)["measured"]
+    values, *_ = runs.run_variant(setting, "retriever")
+    assert rows[0]["measured"] == measures.summary(values[0], queries)["measured"]
 
 
 def test_an_odd_distance_between_evaluations_is_kept_as_well_as_batches_allow():
-    rows = experiment.curve(Setting(**SMALL, evaluate_every=10), "ear_adapter")
+    rows = comparisons.curve(Setting(**SMALL, evaluate_every=10), "ear_adapter")
     assert [row["training_queries"] for row in rows] == [0, 12, 20, 24]  # updates come every four queries
 
 
@@ -327,37 +342,37 @@ def test_training_that_diverges_is_an_error_and_never_a_result(objective, rate):
     """Whatever the loss: a comparison with a score that is no number is False, and leaves a loss that is finite."""
     config = Config(normalise=False, optimizer="sgd", objective=objective, learning_rate=rate)
     with pytest.raises(FloatingPointError, match="the adapter diverged"):
-        experiment.run(Setting(**SMALL), config)
+        runs.run(Setting(**SMALL), config)
 
 
 @pytest.mark.parametrize("changes", [{"init": "normal"}, {"test_noise": True}])
 def test_the_retriever_is_the_first_stage_under_every_option(changes):
-    usual, *_ = experiment.run_variant(Setting(**SMALL), "retriever")
-    other, *_ = experiment.run_variant(Setting(**SMALL), "retriever", **changes)
+    usual, *_ = runs.run_variant(Setting(**SMALL), "retriever")
+    other, *_ = runs.run_variant(Setting(**SMALL), "retriever", **changes)
     np.testing.assert_array_equal(usual, other)
 
 
 @pytest.mark.parametrize("name", ["eer", "equal_cals_2", "equal_calls_", "ceilin"])
 def test_an_unknown_variant_or_control_is_named(name):
     with pytest.raises(ValueError, match=f"unknown variant or control '{name}'"):
-        experiment.compare(Setting(**SMALL), [name], baseline="retriever")
+        comparisons.compare(Setting(**SMALL), [name], baseline="retriever")
 
 
 def test_a_cached_run_of_another_key_is_found_out():
     setting, config = Setting(**SMALL), Config(replay_size=2)
-    expected = experiment.run(setting, config)
-    found = experiment.candidates("toy", "minilm", 20)
-    path = paths.cache() / "runs" / f"{experiment._key(setting, config, found)}.npz"
-    experiment.run(setting, Config(replay_size=3))
-    other = experiment._key(setting, Config(replay_size=3), found)
+    expected = runs.run(setting, config)
+    found = settings.candidates("toy", "minilm", 20)
+    path = paths.cache() / "runs" / f"{runs._key(setting, config, found)}.npz"
+    runs.run(setting, Config(replay_size=3))
+    other = runs._key(setting, Config(replay_size=3), found)
     path.write_bytes((paths.cache() / "runs" / f"{other}.npz").read_bytes())
     with pytest.warns(UserWarning, match="belongs to another run"):
-        again = experiment.run(setting, config)
+        again = runs.run(setting, config)
     np.testing.assert_array_equal(again.adapter, expected.adapter)
 
 
 def test_evaluating_on_the_way_changes_nothing():
-    often, once = (experiment.run(Setting(**SMALL, evaluate_every=every), Config()) for every in (8, None))
+    often, once = (runs.run(Setting(**SMALL, evaluate_every=every), Config()) for every in (8, None))
     np.testing.assert_array_equal(often.adapter[-1], once.adapter[-1])
     np.testing.assert_array_equal(often.explorer, once.explorer)
 
@@ -392,17 +407,17 @@ def test_a_bad_parameter_is_named(build, message):
 )
 def test_an_unknown_dataset_or_encoder_is_named(setting, message):
     with pytest.raises(ValueError, match=message):
-        experiment.run(Setting(**setting), Config())
+        runs.run(Setting(**setting), Config())
 
 
 def test_more_candidates_than_memories_are_refused():
     with pytest.raises(ValueError, match="K = 5000|5,000|5000"):
-        experiment.run(Setting(dataset="toy"), Config(depth=5000))
+        runs.run(Setting(dataset="toy"), Config(depth=5000))
 
 
 def test_hyper_parameters_go_in_pairs():
-    assert experiment.paired(precision=[88, 70], recall=[86]) == [
+    assert comparisons.paired(precision=[88, 70], recall=[86]) == [
         {"precision": 88, "recall": 86}, {"precision": 70, "recall": 86},
     ]  # fmt: skip
     with pytest.raises(ValueError, match="precision has 2, recall has 3"):
-        experiment.paired(precision=[1, 2], recall=[1, 2, 3])
+        comparisons.paired(precision=[1, 2], recall=[1, 2, 3])

@@ -11,8 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earlib import datasets, encoders, geometry, paper, plots, records
-from earlib.datasets.download import Unavailable
+from earlib import paper, records
+from earlib.data import benchmarks, encoders
+from earlib.data.download import Unavailable
+from earlib.experiments import geometry
+from earlib.harness import figures
 
 REQUIRES = np.array(["episodic"] * 5 + ["semantic"] * 5)
 LONG = 5  # words in a row that make a paraphrase
@@ -81,7 +84,7 @@ def test_the_check_of_shared_words_would_find_a_paraphrase():
 
 def test_no_memory_is_taken_from_locomo(diagnostic):
     try:
-        theirs = datasets.load("locomo").memories
+        theirs = benchmarks.load("locomo").memories
     except Unavailable:
         pytest.skip("no locomo10.json; set EARLIB_DATA to its folder")
     known = set().union(*(runs(memory.text, 7) for memory in theirs))
@@ -247,7 +250,7 @@ def test_adapters_that_cannot_be_trained_have_a_dash_in_every_row(diagnostic, re
     assert {records.key_of(row) for row in lacking["rows"]} == {records.key_of(row) for row in record["rows"]}
     for row in lacking["rows"]:
         assert (row["measured"] is None) == (row.get("adapter") is not None) == (row["reason"] == "no observations")
-    plots.moves(geometry.moved(lacking), "query", "requires", "adapter", "delta").draw_without_rendering()
+    figures.moves(geometry.moved(lacking), "query", "requires", "adapter", "delta").draw_without_rendering()
 
 
 def pick(record, **where):
@@ -287,7 +290,7 @@ def test_the_tables_and_the_picture_hold_every_query_adapter_and_the_papers_numb
     assert table["change of the separation"]["mean"].tolist()[::2] == ["+0.300", f"{theirs:+.3f}"]
     frame = geometry.moved(record)
     assert frame.groupby("adapter", sort=False).size().to_dict() == {"paper": 10, "trained": 10, "random": 10}
-    figure = plots.moves(frame, "query", "requires", "adapter", "delta", title="title")
+    figure = figures.moves(frame, "query", "requires", "adapter", "delta", title="title")
     figure.draw_without_rendering()
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["paper", "trained", "random"]
     assert len({axes.get_xlim() for axes in figure.axes}) == 1

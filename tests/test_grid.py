@@ -15,8 +15,11 @@ import pytest
 import torch
 from test_run import PARAMETERS, RECORD, gone, outputs, root, start, wait_until, write_notebook  # noqa: F401 (root and start are fixtures)
 
-from earlib import cluster, datasets, experiment, grid, paths, run
-from earlib.config import VARIANTS, Config
+from earlib import paths
+from earlib.core.config import VARIANTS, Config
+from earlib.data import benchmarks
+from earlib.experiments import runs, settings
+from earlib.harness import grid, machines, runner
 
 WITHOUT = ("retriever", "ear_adapter", "explorer_test", "monot5_ear")  # nothing of their own to learn, or no weights
 LEARNERS = [name for name in VARIANTS if name not in WITHOUT]
@@ -24,7 +27,7 @@ LEARNERS = [name for name in VARIANTS if name not in WITHOUT]
 
 @pytest.fixture(scope="module")
 def client():
-    with cluster.connect(workers=2) as connected:
+    with machines.connect(workers=2) as connected:
         yield connected
 
 
@@ -46,14 +49,14 @@ def serial(job):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return experiment.compute(job.setting, job.config, job.found)
+        return runs.compute(job.setting, job.config, job.found)
     finally:
         torch.set_num_threads(threads)
 
 
 def assert_identical(job):
     """What lies in the cache is, bit for bit, what a run without workers gives."""
-    found, expected = experiment.cached(job), serial(job)
+    found, expected = runs.cached(job), serial(job)
     for name, one, other in zip(expected._fields, found, expected, strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes(), name
 
@@ -80,13 +83,13 @@ def test_the_candidates_that_are_sent_are_those_of_the_run():
 @contextmanager
 def killed(client, count, monkeypatch):
     """Kill as many workers, one after another, each as soon as the client hears that a run started there."""
-    hear, heard = cluster.Watch._hear, queue.Queue()
+    hear, heard = machines.Watch._hear, queue.Queue()
 
     def heard_too(watch, event):
         hear(watch, event)
         heard.put(event[1]["worker"])
 
-    monkeypatch.setattr(cluster.Watch, "_hear", heard_too)
+    monkeypatch.setattr(machines.Watch, "_hear", heard_too)
 
     def kill():
         for _ in range(count):
@@ -128,7 +131,7 @@ def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):
     assert grid.main(arguments) == 0
     assert capsys.readouterr() == (first.out, "")
     assert {file: file.stat().st_mtime_ns for file in empty.iterdir()} == before
-    ear = experiment.run_variant(experiment.Setting(dataset="toy", seeds=2), "ear")
+    ear = runs.run_variant(settings.Setting(dataset="toy", seeds=2), "ear")
     assert f"{100 * np.nanmean(ear.values[0], 1).mean():.1f} ±" in rows[1]
 
 
@@ -150,7 +153,7 @@ def test_a_wrong_request_is_refused_before_anything_starts(empty, capsys, argume
 
 
 def test_a_scheduler_that_does_not_answer_is_named(empty, capsys, monkeypatch):
-    monkeypatch.setattr(cluster, "REACHED", 1)
+    monkeypatch.setattr(machines, "REACHED", 1)
     assert grid.main(["--dataset", "toy", "--variant", "ear", "--scheduler", "tcp://127.0.0.1:1"]) == 2
     message = capsys.readouterr().err
     assert "no scheduler answers at tcp://127.0.0.1:1" in message and "start one with `dask scheduler`" in message
@@ -160,7 +163,7 @@ def test_a_run_that_fails_is_told_in_a_line_and_stops_no_other(client, empty, ca
     runs = planned("rmm", "ear", seeds=1)
     bad, good = runs
     diverging = Config(optimizer="sgd", learning_rate=1e30)
-    runs[bad] = experiment.job(bad.setting, diverging)
+    runs[bad] = runs.job(bad.setting, diverging)
     failed = grid.compute(grid.missing(runs), client)
     assert failed == {runs[bad].key}
     (message,) = [line for line in capsys.readouterr().err.splitlines() if "FAILED" in line]
@@ -170,7 +173,7 @@ def test_a_run_that_fails_is_told_in_a_line_and_stops_no_other(client, empty, ca
 
 
 def test_a_worker_with_another_source_is_refused_by_name(client, empty, capsys, monkeypatch):
-    monkeypatch.setattr(cluster, "source", lambda: "another")
+    monkeypatch.setattr(machines, "source", lambda: "another")
     assert len(grid.compute(grid.missing(planned("ear", seeds=1)), client)) == 1
     assert "OtherSource: the worker tcp://127.0.0.1:" in capsys.readouterr().err
     assert not empty.exists()
@@ -217,7 +220,7 @@ def test_notebooks_run_on_workers_apart_and_are_published_here_alone(apart, root
     reads = "from earlib import paths\nprint(sorted(file.name for file in (paths.records() / profile).glob('*.json')))"
     write_notebook(root, "claims", reads)
     write_notebook(root, "broken", "print('so far')", "1 / 0")
-    assert run.main(["all", "--profile", "smoke", "--scheduler", address]) == 1
+    assert runner.main(["all", "--profile", "smoke", "--scheduler", address]) == 1
     told = capsys.readouterr()
     assert "plain: running, profile smoke, on tcp://" in told.out and "asking: running, profile smoke\n" in told.out
     assert "broken: FAILED after" in told.err and "ZeroDivisionError: division by zero\n" in told.err
@@ -260,7 +263,7 @@ def test_a_notebook_whose_worker_is_killed_runs_again(root, start, tmp_path_fact
     assert err == ""
     there = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
     assert set(there) == {f"{name}.{kind}" for name in ("plain", "other") for kind in ("ipynb", "json")}
-    assert run.main(["plain", "other", "--profile", "smoke"]) == 0  # one after another, without workers
+    assert runner.main(["plain", "other", "--profile", "smoke"]) == 0  # one after another, without workers
     assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == there
 
 
@@ -271,7 +274,7 @@ def test_stopped_notebooks_leave_no_worker_no_kernel_and_the_old_results(
     tmp_path_factory,
     sent,  # noqa: F811
 ):
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
     folder = tmp_path_factory.mktemp("signs")
     for name in ("plain", "other"):
@@ -295,4 +298,4 @@ def test_stopped_notebooks_leave_no_worker_no_kernel_and_the_old_results(
 
 def test_names_in_a_grid_count_once():
     assert len(grid.cells(["toy", "toy"], ["minilm"], ["ear", "rmm", "ear"])) == 2
-    assert {cell.setting.dataset for cell in grid.cells(datasets.NAMES, ["minilm"], ["ear"])} == set(datasets.NAMES)
+    assert {cell.setting.dataset for cell in grid.cells(benchmarks.NAMES, ["minilm"], ["ear"])} == set(benchmarks.NAMES)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from test_memory import made, text
 
-from earlib import integrations
+from earlib.memory import integrations
 
 
 @pytest.fixture

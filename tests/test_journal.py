@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 from test_memory import WIDTH, answers, encoder, made, preset, text, told
 
-from earlib import journal, memory
-from earlib.memory import EARMemory
+from earlib import memory
+from earlib.memory import EARMemory, journal
 
 
 @pytest.fixture

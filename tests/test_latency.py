@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from earlib import experiment, latency
-from earlib.config import Config
-from earlib.datasets import Benchmark, Memory
+from earlib.core.config import Config
+from earlib.data.benchmarks import Benchmark, Memory
+from earlib.experiments import latency, settings
 
 METHODS = ("retriever", "rmm", "ear_adapter", "ear", "equal_calls_3")
 
@@ -80,7 +80,7 @@ def test_each_question_searches_its_own_conversation():
 
 
 def test_one_question_at_a_time_is_answered_as_in_one_batch():
-    benchmark, found = experiment.benchmark("toy"), experiment.candidates("toy", "minilm", Config().depth)
+    benchmark, found = settings.benchmark("toy"), settings.candidates("toy", "minilm", Config().depth)
     asked = np.arange(12, 0, -1)
     times, batched = latency.on_questions(benchmark, found, asked, METHODS)
     assert list(times) == ["file", "memory"]

@@ -7,14 +7,16 @@ import pytest
 from scripted_server import ScriptedServer, completion, says
 from scripted_server import Step as Reaction
 
-from earlib import experiment, paper, records, report
-from earlib.experiment import Setting
-from earlib.llm import answers, measures, models
+from earlib import paper, records
+from earlib.experiments import runs, settings
+from earlib.experiments.settings import Setting
+from earlib.harness import tables
+from earlib.llm import answers, grading, models
 from earlib.llm.answers import Panel
 
 SETTING = Setting(dataset="toy", seeds=2)
 NUMBER = 40  # one of them has no gold turn
-ASKED = experiment.benchmark("toy").asked
+ASKED = settings.benchmark("toy").asked
 QUESTIONS = [ASKED[number] for number in answers.subset(SETTING, NUMBER)]
 
 
@@ -54,7 +56,7 @@ def panel(llm="m"):
 
 @pytest.fixture(scope="module")
 def reached():
-    return {name: experiment.answers(SETTING, name) for name in ("retriever", "ceiling")}
+    return {name: runs.answers(SETTING, name) for name in ("retriever", "ceiling")}
 
 
 def by(rows, metric, variant):
@@ -78,15 +80,15 @@ def test_questions_without_gold_turns_are_among_them():
 
 def test_the_subset_is_the_first_of_seed_0_and_grows_from_its_end():
     scopes = [query.scope for query in ASKED]
-    kept = experiment.split(scopes, SETTING, 0)[1]
+    kept = settings.split(scopes, SETTING, 0)[1]
     assert list(answers.subset(SETTING, 5)) == list(kept[:5])
     assert list(answers.subset(SETTING, 10_000)) == list(kept)
 
 
 def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server, reached):
     answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
-    found = experiment.candidates("toy", "minilm", 20)
-    memories = experiment.benchmark("toy").memories
+    found = settings.candidates("toy", "minilm", 20)
+    memories = settings.benchmark("toy").memories
     number = answers.subset(SETTING, 1)[0]
     expected = [memories[found.index[number, at]] for at in range(5)]
     sent = next(prompt_of(body) for body in server.requests if not judges(body) and question_of(body) == ASKED[number])
@@ -97,11 +99,11 @@ def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server
 def test_f1_is_that_of_the_answers_and_the_constant_answer_is_chosen_in_training(server, reached):
     server.rule = lambda body: honest(body) if judges(body) else says("Answer: the piano")
     rows = answers.rows(panel(), SETTING, reached, "retriever")
-    expected = measures.f1(["the piano"] * NUMBER, [query.answer for query in QUESTIONS])
+    expected = grading.f1(["the piano"] * NUMBER, [query.answer for query in QUESTIONS])
     assert by(rows, "f1", "retriever")["measured"] == pytest.approx(100 * expected.mean())
-    learned = experiment.split([query.scope for query in ASKED], SETTING, 0)[0]
-    constant = measures.constant_answer([ASKED[number].answer for number in learned])
-    floor = measures.f1([constant] * NUMBER, [query.answer for query in QUESTIONS])
+    learned = settings.split([query.scope for query in ASKED], SETTING, 0)[0]
+    constant = grading.constant_answer([ASKED[number].answer for number in learned])
+    floor = grading.f1([constant] * NUMBER, [query.answer for query in QUESTIONS])
     assert by(rows, "f1", answers.CONSTANT)["measured"] == pytest.approx(100 * floor.mean())
 
 
@@ -199,7 +201,7 @@ def test_the_caption_names_the_models_and_counts_what_was_not_read(server, reach
     server.rule = rule
     rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
-    told = report.caption(made, metric="j", variant="retriever")
+    told = tables.caption(made, metric="j", variant="retriever")
     assert "language model m, judge jay" in told and f"{NUMBER - 1} questions" in told
     assert "1 of the replies of a line could not be read" in told
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from scripted_server import ScriptedServer, Step, completion, error, says
 
 from earlib.llm import Reply, Request, budget
-from earlib.llm.cache import Cache, key
 from earlib.llm.client import Client
+from earlib.llm.replies import Cache, key
 
 KEY = "sk-test-0123456789abcdefXYZ"
 ELSEWHERE = "http://models.example/v1"  # never asked

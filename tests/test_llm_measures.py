@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earlib import datasets, evaluate, experiment
-from earlib.datasets.download import Unavailable
-from earlib.llm import measures
+from earlib.data import benchmarks
+from earlib.data.download import Unavailable
+from earlib.experiments import comparisons, settings
+from earlib.llm import grading
 
 
 @pytest.mark.parametrize(("text", "normal"), [
@@ -25,7 +26,7 @@ from earlib.llm import measures
     ("caf\u00e9 \u2013 bar", "caf\u00e9 \u2013 bar"),  # only ASCII punctuation goes, as in SQuAD
 ])  # fmt: skip
 def test_normalisation(text, normal):
-    assert measures.normalise(text) == normal
+    assert grading.normalise(text) == normal
 
 
 @pytest.mark.parametrize(("answer", "gold", "expected"), [
@@ -46,13 +47,13 @@ def test_normalisation(text, normal):
     ("salt pepper", "salt and pepper", 4 / 5),  # "and" is a word
 ])  # fmt: skip
 def test_token_f1(answer, gold, expected):
-    assert measures.f1([answer], [gold]) == pytest.approx([expected])
+    assert grading.f1([answer], [gold]) == pytest.approx([expected])
 
 
 def test_f1_keeps_the_shape_and_leaves_out_what_is_unparsed():
-    found = measures.f1([["cat", None, "dog"], [None, "a cat", ""]], ["cat", "cat", "cat"])
+    found = grading.f1([["cat", None, "dog"], [None, "a cat", ""]], ["cat", "cat", "cat"])
     np.testing.assert_array_equal(found, [[1, np.nan, 0], [np.nan, 1, 0]])
-    assert measures.f1([], []).shape == (0,)
+    assert grading.f1([], []).shape == (0,)
 
 
 WORDS = st.lists(st.sampled_from(["cat", "dog", "the", "May", "7", "May,", "!"]), max_size=6).map(" ".join)
@@ -60,10 +61,10 @@ WORDS = st.lists(st.sampled_from(["cat", "dog", "the", "May", "7", "May,", "!"])
 
 @given(WORDS, WORDS)
 def test_f1_is_symmetric_between_0_and_1_and_the_harmonic_mean(answer, gold):
-    (found,) = measures.f1([answer], [gold])
-    assert found == measures.f1([gold], [answer])[0] and 0 <= found <= 1
-    assert measures.f1([answer], [answer]) == [1]
-    said, right = measures.normalise(answer).split(), measures.normalise(gold).split()
+    (found,) = grading.f1([answer], [gold])
+    assert found == grading.f1([gold], [answer])[0] and 0 <= found <= 1
+    assert grading.f1([answer], [answer]) == [1]
+    said, right = grading.normalise(answer).split(), grading.normalise(gold).split()
     same = (Counter(said) & Counter(right)).total()
     if same:
         precision, recall = same / len(said), same / len(right)
@@ -71,43 +72,43 @@ def test_f1_is_symmetric_between_0_and_1_and_the_harmonic_mean(answer, gold):
 
 
 def test_verdicts_that_cannot_be_read_are_no_no():
-    values = measures.judged([[True, False, None], [None, True, True]])
+    values = grading.judged([[True, False, None], [None, True, True]])
     np.testing.assert_array_equal(values, [[1, 0, np.nan], [np.nan, 1, 1]])
 
 
 def test_values_go_where_all_values_go():
     """Two systems of two seeds on four questions: paired where both could be read, the rest counted."""
-    one = measures.judged([[True, True, None, False], [True, False, True, True]])
-    other = measures.judged([[False, True, True, False], [True, None, True, False]])
+    one = grading.judged([[True, True, None, False], [True, False, True, True]])
+    other = grading.judged([[False, True, True, False], [True, None, True, False]])
     queries = np.array([[0, 1, 2, 3], [4, 5, 6, 7]])
-    found = evaluate.summary(one, queries)
+    found = grading.summary(one, queries)
     assert found["measured"] == pytest.approx((200 / 3 + 75) / 2)
     assert (found["n_queries"], found["n_queries_most"], found["excluded"]) == (3, 4, 1)
-    assert evaluate.difference(one, other, queries)["measured"] == pytest.approx(100 / 3)
-    setting = experiment.Setting(dataset="toy", seeds=2)
+    assert grading.difference(one, other, queries)["measured"] == pytest.approx(100 / 3)
+    setting = settings.Setting(dataset="toy", seeds=2)
     values, others = np.stack([one, one]), np.stack([other, other])
-    rows = experiment.rows(setting, "ear", values, queries, others, measures=("f1", "j"))
+    rows = comparisons.rows(setting, "ear", values, queries, others, measures=("f1", "j"))
     assert [row["metric"] for row in rows] == ["f1", "j"] and rows[1]["excluded"] == 1
 
 
 @given(st.lists(WORDS, min_size=1, max_size=12))
 def test_the_constant_answer_is_the_best_on_the_training_questions(golds):
-    if not any(map(measures.normalise, golds)):
+    if not any(map(grading.normalise, golds)):
         with pytest.raises(ValueError, match="none of these has a word"):
-            measures.constant_answer(golds)
+            grading.constant_answer(golds)
         return
-    counted = [gold for gold in golds if measures.normalise(gold)]
-    reached = [round(float(measures.f1([gold] * len(counted), counted).sum()), 9) for gold in counted]
-    assert measures.constant_answer(golds) == counted[reached.index(max(reached))]
+    counted = [gold for gold in golds if grading.normalise(gold)]
+    reached = [round(float(grading.f1([gold] * len(counted), counted).sum()), 9) for gold in counted]
+    assert grading.constant_answer(golds) == counted[reached.index(max(reached))]
 
 
 def test_the_constant_answer_of_equally_good_ones_is_the_first():
-    assert measures.constant_answer(["dog", "Cat", "cat", "the cat"]) == "Cat"
-    assert measures.constant_answer(["dog", "cat"]) == "dog"
+    assert grading.constant_answer(["dog", "Cat", "cat", "the cat"]) == "Cat"
+    assert grading.constant_answer(["dog", "cat"]) == "dog"
 
 
 def test_flips():
-    found = measures.flips([True, True, False, None, None], [True, False, False, True, None])
+    found = grading.flips([True, True, False, None, None], [True, False, False, True, None])
     np.testing.assert_array_equal(found, [0, 1, 0, np.nan, np.nan])
 
 
@@ -116,8 +117,8 @@ TYPES = ["temporal"] * 3 + ["single-hop"] * 3 + ["open-domain"]
 
 
 def test_planted_answers_are_what_they_say():
-    made = measures.planted(GOLDS, TYPES, np.random.default_rng(0))
-    assert made == measures.planted(GOLDS, TYPES, np.random.default_rng(0))
+    made = grading.planted(GOLDS, TYPES, np.random.default_rng(0))
+    assert made == grading.planted(GOLDS, TYPES, np.random.default_rng(0))
     kinds = {at: [one.kind for one in made if one.question == at] for at in range(len(GOLDS))}
     assert kinds[6] == ["gold", "reworded"]  # no other question of its type
     assert kinds[0] == kinds[3] == ["gold", "reworded", "other"]
@@ -126,30 +127,30 @@ def test_planted_answers_are_what_they_say():
         assert one.right == (one.kind != "other")
         if one.kind == "other":
             assert one.candidate in GOLDS and TYPES[GOLDS.index(one.candidate)] == TYPES[one.question]
-            assert measures.f1([one.candidate], [gold]) == 0
+            assert grading.f1([one.candidate], [gold]) == 0
         else:
             assert gold.rstrip(".") in one.candidate
     (wrong,) = (one.candidate for one in made if one.question == 0 and one.kind == "other")
     assert wrong == "the summer of 2022"  # "in June 2023" shares a word
-    drawn = {measures.planted(GOLDS, TYPES, np.random.default_rng(seed))[-3].candidate for seed in range(9)}
+    drawn = {grading.planted(GOLDS, TYPES, np.random.default_rng(seed))[-3].candidate for seed in range(9)}
     assert drawn == {"red", "Red."}
 
 
 def test_planted_answers_on_locomo():
     try:
-        queries = datasets.load("locomo").asked
+        queries = benchmarks.load("locomo").asked
     except Unavailable as error:
         pytest.skip(str(error))
     chosen = queries[::5]
     golds = [query.answer for query in chosen]
-    made = measures.planted(golds, [query.category for query in chosen], np.random.default_rng(1))
+    made = grading.planted(golds, [query.category for query in chosen], np.random.default_rng(1))
     counts = Counter(one.kind for one in made)
     assert counts["gold"] == counts["reworded"] == len(chosen) == 308
     assert counts["other"] == len(chosen)
-    constant = measures.constant_answer([query.answer for query in queries if query not in chosen])
-    assert 0 < measures.f1([constant] * len(golds), golds).mean() < 0.2
+    constant = grading.constant_answer([query.answer for query in queries if query not in chosen])
+    assert 0 < grading.f1([constant] * len(golds), golds).mean() < 0.2
 
 
 def test_adversarial_questions_have_no_planted_answers():
     with pytest.raises(ValueError, match="adversarial questions have no gold answer; take Benchmark.asked"):
-        measures.planted(["", "red"], [datasets.ADVERSARIAL, "single-hop"], np.random.default_rng(0))
+        grading.planted(["", "red"], [benchmarks.ADVERSARIAL, "single-hop"], np.random.default_rng(0))

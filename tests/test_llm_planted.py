@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scripted_server import ScriptedServer, says
 
-from earlib import experiment, records
-from earlib.experiment import Setting
-from earlib.llm import answers, measures, models, planted
+from earlib import records
+from earlib.experiments import settings
+from earlib.experiments.settings import Setting
+from earlib.llm import answers, grading, models, planted
 
 SETTING, NUMBER = Setting(dataset="toy", seeds=1), 40
 
@@ -162,9 +163,9 @@ def test_without_a_model_there_is_a_dash_for_each_number(attack):
 
 def test_a_question_without_a_wrong_answer_is_left_out(server):
     """The judge is shown another question's answer of the same type; where each shares a word, there is none."""
-    asked, numbers = experiment.benchmark("toy").asked, answers.subset(SETTING, NUMBER)
+    asked, numbers = settings.benchmark("toy").asked, answers.subset(SETTING, NUMBER)
     attack = planted.on_judge(SETTING, NUMBER)
-    words = {number: set(measures.normalise(asked[number].answer).split()) for number in numbers}
+    words = {number: set(grading.normalise(asked[number].answer).split()) for number in numbers}
     left_out = set(numbers.tolist()) - set(attack.queries[0].tolist())
     assert left_out and len(left_out) + attack.queries.shape[1] == NUMBER
     for number in left_out:
@@ -193,7 +194,7 @@ def test_the_texts_differ_by_the_order_alone(attack):
 
 def test_the_memory_that_asks_to_be_cited_holds_no_gold():
     attack = planted.on_critic(SETTING, NUMBER)
-    found = experiment.candidates("toy", "minilm", 20)
+    found = settings.candidates("toy", "minilm", 20)
     for place, query in enumerate(attack.queries[0]):
         ordered = [planted.CITE_ME in text for text in attack.given["with"][place][1:]]
         assert not found.gold[query, np.flatnonzero(ordered)].any() and sum(ordered) == 1

@@ -9,7 +9,7 @@ import pytest
 from scripted_server import ScriptedServer, says
 from test_run import root, write_notebook  # noqa: F401
 
-from earlib import run
+from earlib.harness import runner
 from earlib.llm import Request
 from earlib.llm.budget import Budget, LimitReached, worst_case
 from earlib.llm.client import Client
@@ -42,31 +42,31 @@ def server(root, monkeypatch, tmp_path_factory):  # noqa: F811
 
 def test_an_estimate_asks_and_leaves_nothing_and_equals_what_is_then_asked(server, root, capsys):  # noqa: F811
     before = sorted(path for path in root.rglob("*") if path.is_file())
-    assert run.main(["asks", "more", "plain", "--profile", "smoke", "--estimate"]) == 0
+    assert runner.main(["asks", "more", "plain", "--profile", "smoke", "--estimate"]) == 0
     told = capsys.readouterr().out
     assert server.requests == [] and sorted(path for path in root.rglob("*") if path.is_file()) == before
     assert "no language model is asked by plain" in told
     calls = dict(re.findall(r"^(asks|more|in all) +(\d+)", told, re.M))
     assert calls == {"asks": "6", "more": "4", "in all": "10"}  # what both ask counts once
-    assert run.main(["asks", "more", "--profile", "smoke"]) == 0
+    assert runner.main(["asks", "more", "--profile", "smoke"]) == 0
     assert len(server.requests) == 10 and "language models: 10 calls, cost unknown" in capsys.readouterr().out
-    assert run.main(["asks", "more", "--profile", "smoke", "--estimate"]) == 0
+    assert runner.main(["asks", "more", "--profile", "smoke", "--estimate"]) == 0
     assert re.search(r"^in all +0 +10 ", capsys.readouterr().out, re.M)  # all are kept now
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_limit_holds_for_all_notebooks_of_a_run_together(server, root, capsys, jobs):  # noqa: F811
-    assert run.main(["asks", "more", "--profile", "smoke", "--max-calls", "7", "--jobs", jobs]) == 1
+    assert runner.main(["asks", "more", "--profile", "smoke", "--max-calls", "7", "--jobs", jobs]) == 1
     told = capsys.readouterr()
     assert len(server.requests) == 7 and "language models: 7 calls" in told.out
     assert re.search(r"LimitReached: max_calls=7 would be passed.*Run again, with a higher limit", told.err)
-    assert run.main(["asks", "more", "--profile", "smoke", "--max-calls", "9"]) == 0  # goes on where it was
+    assert runner.main(["asks", "more", "--profile", "smoke", "--max-calls", "9"]) == 0  # goes on where it was
     assert len(server.requests) == 10 if jobs == "1" else 10 <= len(server.requests) <= 16  # both at once ask the same
 
 
 def test_the_key_is_in_nothing_that_a_run_writes(server, root, capsys):  # noqa: F811
-    assert run.main(["asks", "--profile", "smoke", "--max-calls", "2"]) == 1
-    assert run.main(["asks", "--profile", "smoke"]) == 0
+    assert runner.main(["asks", "--profile", "smoke", "--max-calls", "2"]) == 1
+    assert runner.main(["asks", "--profile", "smoke"]) == 0
     assert KEY not in "".join(capsys.readouterr())
     assert all(KEY.encode() not in path.read_bytes() for path in root.rglob("*") if path.is_file())
 
@@ -74,7 +74,7 @@ def test_the_key_is_in_nothing_that_a_run_writes(server, root, capsys):  # noqa:
 @pytest.mark.parametrize("options", [["--max-calls", "-1"], ["--max-cost", "nan"], ["--estimate", "--max-calls", "3"]])
 def test_limits_that_mean_nothing_are_refused(server, options, capsys):
     with pytest.raises(SystemExit, match="2"):
-        run.main(["asks", "--profile", "smoke", *options])
+        runner.main(["asks", "--profile", "smoke", *options])
     assert options[0] in capsys.readouterr().err
 
 

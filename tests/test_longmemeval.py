@@ -16,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earlib import candidates, evaluate, experiment, paths
-from earlib.config import Config
-from earlib.datasets import ADVERSARIAL, Benchmark, Memory, Query, download, lacking, load, longmemeval, statistics
+from earlib import paths
+from earlib.core.config import Config
+from earlib.data import candidates, download, longmemeval
+from earlib.data.benchmarks import ADVERSARIAL, Benchmark, Memory, Query, lacking, load, statistics
+from earlib.experiments import comparisons, measures, runs, settings
 
 REAL = "longmemeval_sample.json"
 SIZE = made_longmemeval.Size(
@@ -477,12 +479,12 @@ def test_gold_of_a_made_file_is_found_by_its_rare_words(made):
 def test_a_small_experiment_runs_from_the_data_folder(folder, monkeypatch):
     publish(monkeypatch, folder / longmemeval.FILE)
     monkeypatch.setenv("EARLIB_DATA", str(folder))
-    setting = experiment.Setting(dataset="longmemeval", seeds=1)
+    setting = settings.Setting(dataset="longmemeval", seeds=1)
     with forgotten():
-        result = experiment.run(setting, Config())
-        (row, *_) = experiment.rows(setting, "ear_adapter", result.adapter[-1], result.queries)
-        without = [not query.gold for query in experiment.benchmark("longmemeval").queries]
-    assert result.adapter.shape == (2, len(evaluate.MEASURES), 1, 8)
+        result = runs.run(setting, Config())
+        (row, *_) = comparisons.rows(setting, "ear_adapter", result.adapter[-1], result.queries)
+        without = [not query.gold for query in settings.benchmark("longmemeval").queries]
+    assert result.adapter.shape == (2, len(measures.MEASURES), 1, 8)
     assert np.isnan(result.adapter[-1, 0, 0]).tolist() == [without[at] for at in result.queries[0]]
     assert (row["n_queries"], row["excluded"]) == (8 - row["excluded"], sum(without[at] for at in result.queries[0]))
 
@@ -490,7 +492,7 @@ def test_a_small_experiment_runs_from_the_data_folder(folder, monkeypatch):
 @contextlib.contextmanager
 def forgotten():
     """Benchmarks are loaded once a process; here from a folder of the test alone."""
-    known = (experiment.benchmark, experiment._retrieved, experiment.scopes)
+    known = (settings.benchmark, settings._retrieved, settings.scopes)
     for one in known:
         one.cache_clear()
     try:
@@ -509,8 +511,8 @@ def test_questions_without_gold_are_left_out_and_counted(tmp_path):
     benchmark = longmemeval.read(written(tmp_path, *questions))
     assert statistics(benchmark)["with_gold"] == 93
     assert len(benchmark.asked) == 100 and ADVERSARIAL not in {query.category for query in benchmark.asked}
-    values, queries = evaluate.ranking(candidates.retrieve(benchmark, depth=5), 5)
-    told = evaluate.summary(values[0], queries)
+    values, queries = measures.ranking(candidates.retrieve(benchmark, depth=5), 5)
+    told = measures.summary(values[0], queries)
     assert (told["n_queries"], told["excluded"]) == (93, 7)
     assert told["measured"] == 100  # five turns, all among the five
 

@@ -20,14 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import ScriptedServer, says
 
-from earlib import alone, checks, draws, journal, memory
-from earlib.candidates import Candidates
-from earlib.config import Config
-from earlib.critic import SimulatedCritic
-from earlib.learner import ABSENT, Learner
+from earlib import memory
+from earlib.core import randomness
+from earlib.core.config import Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.learner import ABSENT, Learner
+from earlib.data.candidates import Candidates
+from earlib.data.words import Words, words
 from earlib.llm.client import Client
-from earlib.memory import PRESETS, EARMemory, Preset
-from earlib.words import Words, words
+from earlib.memory import PRESETS, EARMemory, Preset, alone, checks, journal
 
 WIDTH = 24
 ADJECTIVES = ["red", "green", "old", "quiet", "wooden", "café", "日本", "heavy"]
@@ -139,8 +140,8 @@ def test_it_learns_what_the_batched_learner_learns(name, changes):
     found = batched(held, used.config, queries)
     place = {query: number for number, query in enumerate(queries)}
     held.critic = lambda query, ids, texts: SimulatedCritic(used.config, found.gold[place[query]][None])
-    parts = [draws.live(used.config, 0, number, 20) for number in range(len(queries))]
-    uniforms = draws.Uniforms(*(None if one[0] is None else torch.cat(one, 1) for one in zip(*parts, strict=True)))
+    parts = [randomness.live(used.config, 0, number, 20) for number in range(len(queries))]
+    uniforms = randomness.Uniforms(*(None if one[0] is None else torch.cat(one, 1) for one in zip(*parts, strict=True)))
     learner = Learner(used.config, found, SimulatedCritic(used.config, found.gold), (0,), torch.float64)
     order = torch.arange(len(queries))[None]
     for query, step in zip(queries, learner.train(order, uniforms), strict=True):

@@ -10,9 +10,10 @@ import sys
 import nbformat
 import pytest
 
-from earlib import paths, run
+from earlib import paths
+from earlib.harness import runner
 
-SOURCES = run.sources()
+SOURCES = runner.sources()
 SMOKE = paths.reference() / "smoke"
 LONGEST = 15  # lines of a cell
 
@@ -44,9 +45,9 @@ def test_a_source_is_bare_and_its_parameters_can_be_read(name):
     nbformat.validate(notebook)
     (parameters,) = tagged(notebook, "parameters")
     assigned = [line.target.id for line in ast.parse(parameters.source).body]  # annotated assignments and nothing else
-    assert list(run.read_parameters(SOURCES[name])) == assigned
-    assert set(run.SET_BY_RUN) < set(assigned)
-    assert all(known.help for known in run.read_parameters(SOURCES[name]).values())
+    assert list(runner.read_parameters(SOURCES[name])) == assigned
+    assert set(runner.SET_BY_RUN) < set(assigned)
+    assert all(known.help for known in runner.read_parameters(SOURCES[name]).values())
     assert [cell for cell in code(notebook) if cell.outputs or cell.execution_count] == []
     assert notebook.cells[0].cell_type == "markdown" and notebook.cells[0].source.startswith("# ")
 
@@ -61,7 +62,7 @@ def test_cells_are_short_and_define_nothing(name):
 
 @pytest.mark.parametrize("profile", [file.stem for file in paths.profiles().glob("*.yaml")])
 def test_every_profile_fits_the_notebooks(profile):
-    plans = run.make_plans(["all"], profile, {})
+    plans = runner.make_plans(["all"], profile, {})
     assert list(dict.fromkeys(plan.source.stem for plan in plans)) == list(SOURCES)
 
 
@@ -73,10 +74,12 @@ def test_a_committed_result_is_that_of_the_source(name, profile):
     assert [(cell.cell_type, cell.source) for cell in written] == [
         (cell.cell_type, cell.source) for cell in read(SOURCES[name]).cells
     ]
-    (plan,) = run.make_plans([name], profile, {})
+    (plan,) = runner.make_plans([name], profile, {})
     assert notebook.metadata.papermill.parameters == plan.parameters
     assert any(cell.outputs for cell in code(notebook))
-    assert notebook.metadata.earlib.seal == run.seal(notebook), f"edited by hand: make {name} PROFILE={profile} again"
+    assert notebook.metadata.earlib.seal == runner.seal(notebook), (
+        f"edited by hand: make {name} PROFILE={profile} again"
+    )
     checked = tagged(notebook, "nbval-check-output")
     assert checked and all(cell.outputs for cell in checked)
     errors = [output for cell in code(notebook) for output in cell.outputs if output.output_type == "error"]

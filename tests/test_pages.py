@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbformat import v4
 
-from earlib import pages, paths, records, run
+from earlib import paths, records
+from earlib.harness import pages, runner
 
 REPOSITORY = paths.ROOT
 SMOKE = paths.reference() / "smoke"
@@ -269,9 +270,9 @@ def formulas(source):
     return re.findall(r"\$\$.+?\$\$|\$[^$]+\$|\\begin\{\w+\*?\}.+?\\end", bare, re.DOTALL)
 
 
-@pytest.mark.parametrize("name", run.sources())
+@pytest.mark.parametrize("name", runner.sources())
 def test_every_formula_of_the_notebooks_is_set(name):
-    for cell in nbformat.read(run.sources()[name], as_version=4).cells:
+    for cell in nbformat.read(runner.sources()[name], as_version=4).cells:
         if cell.cell_type == "markdown":
             text = pages.markdown(cell.source)
             assert "unset" not in text and "$" not in Page(text).text(), cell.source
@@ -348,7 +349,7 @@ def unsealed(notebook):
 
 
 def resealed(notebook):
-    notebook.metadata["earlib"] = {"seal": run.seal(notebook)}
+    notebook.metadata["earlib"] = {"seal": runner.seal(notebook)}
 
 
 def emptied(notebook):

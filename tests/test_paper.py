@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from earlib import paper
-from earlib.config import Config
+from earlib.core.config import Config
 from earlib.paper import NUMBER, number
 
 TABLES = [f"tab{n:02d}" for n in range(1, 13)]

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from earlib import paths, plots
+from earlib import paths
+from earlib.harness import figures
 
 SYSTEMS = ("rmm", "explorer_training", "buffer_training", "ear_adapter")
 
@@ -56,7 +57,7 @@ def assert_readable(figure):
 
 def test_curves_draw_mean_and_band():
     frame = trajectory()
-    figure = plots.curves(frame.sample(frac=1, random_state=1), "training_queries", static={"retriever": 32.1})
+    figure = figures.curves(frame.sample(frac=1, random_state=1), "training_queries", static={"retriever": 32.1})
     (axes,) = figure.axes
     for name, label in [("rmm", "Reranker + RL Update"), ("ear_adapter", "EAR w/o Explorer at test time")]:
         given = frame[frame["variant"] == name]
@@ -77,16 +78,16 @@ def test_a_legend_of_many_names_leaves_the_panel_its_height(count):
     names = [*(f"low-rank, r = {2**number}" for number in range(count - 1)), "ceiling"]
     points = [(name, at, 30.0 + at) for name in names for at in (0, 1)]
     frame = pd.DataFrame(points, columns=["form", "training_queries", "measured"])
-    figure = plots.curves(frame, "training_queries", by="form", title="Learning")
+    figure = figures.curves(frame, "training_queries", by="form", title="Learning")
     assert_readable(figure)
     assert len(legend(figure)) == count
     assert figure.axes[0].get_window_extent().height / figure.dpi > 1.6
 
 
 def test_curves_keep_the_line_readable():
-    line = lines(plots.curves(trajectory(100), "training_queries").axes[0])["Reranker + RL Update"]
+    line = lines(figures.curves(trajectory(100), "training_queries").axes[0])["Reranker + RL Update"]
     assert len(range(0, 100, line.get_markevery())) <= 12
-    figure = plots.curves(trajectory().assign(std=np.nan), "training_queries", labels={"ear_adapter": "EAR"})
+    figure = figures.curves(trajectory().assign(std=np.nan), "training_queries", labels={"ear_adapter": "EAR"})
     assert not figure.axes[0].collections
     assert "EAR" in legend(figure)
 
@@ -94,7 +95,7 @@ def test_curves_keep_the_line_readable():
 def test_panels_of_curves():
     frame = pd.concat([trajectory().assign(dataset=name) for name in ("locomo", "longmemeval")])
     static = pd.DataFrame({"dataset": ["locomo", "longmemeval"], "variant": "retriever", "measured": [32.1, 62.0]})
-    figure = plots.curves(frame, "training_queries", panel="dataset", static=static)
+    figure = figures.curves(frame, "training_queries", panel="dataset", static=static)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["LoCoMo", "LongMemEval"]
     assert [set(lines(axes)["Only Retriever"].get_ydata()) for axes in figure.axes] == [{32.1}, {62.0}]
     assert len(legend(figure)) == 5
@@ -102,7 +103,7 @@ def test_panels_of_curves():
 
 
 def test_intervals_show_measured_beside_the_paper():
-    figure = plots.intervals(rows(), panel="metric", paper_label="paper (Contriever)")
+    figure = figures.intervals(rows(), panel="metric", paper_label="paper (Contriever)")
     recall, hitrate = figure.axes
     assert [label.get_text() for label in recall.get_yticklabels()] == [
         "Reranker + RL Update", "EAR", "MonoT5", "Equal-call control, 2 calls",
@@ -121,7 +122,7 @@ def test_intervals_show_measured_beside_the_paper():
 
 
 def test_not_run_keeps_clear_of_the_papers_mark():
-    figure = plots.intervals(rows(), panel="metric")
+    figure = figures.intervals(rows(), panel="metric")
     figure.draw_without_rendering()
     axes = figure.axes[0]
     (text,) = axes.texts
@@ -131,7 +132,7 @@ def test_not_run_keeps_clear_of_the_papers_mark():
 
 def test_intervals_by_encoder():
     frame = pd.concat([rows().assign(encoder=name) for name in ("minilm", "mpnet")])
-    figure = plots.intervals(frame[frame["metric"] == "recall@5"], by="encoder")
+    figure = figures.intervals(frame[frame["metric"] == "recall@5"], by="encoder")
     assert legend(figure) == ["MiniLM", "MPNet", "paper"]
     places = [bar.lines[0].get_xydata()[0, 1] for bar in figure.axes[0].containers]
     assert len(set(places)) == len(places) == 6
@@ -143,7 +144,7 @@ def test_bars():
         "category": ["single-hop", "temporal"] * 2, "variant": ["retriever"] * 2 + ["ear"] * 2,
         "measured": [3.4, 3.6, 2.5, 2.2], "low": [3.2, 3.4, 2.3, 2.0], "high": [3.6, 3.8, 2.7, 2.4],
     })  # fmt: skip
-    figure = plots.bars(frame, "category", "observations in the top 5")
+    figure = figures.bars(frame, "category", "observations in the top 5")
     (axes,) = figure.axes
     assert [round(float(bar.get_height()), 6) for bar in axes.patches] == [3.4, 3.6, 2.5, 2.2]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["Single Hop", "Temporal"]
@@ -155,7 +156,7 @@ def test_bars():
 
 def test_what_was_not_run_has_no_bar():
     frame = pd.DataFrame({"category": ["single-hop"] * 2, "variant": ["retriever", "ear"], "measured": [None, None]})
-    figure = plots.bars(frame, "category", "observations in the top 5", static={"chance": 2.5})
+    figure = figures.bars(frame, "category", "observations in the top 5", static={"chance": 2.5})
     (axes,) = figure.axes
     assert [bar.get_height() for bar in axes.patches if bar.get_height() > 0] == []
     assert [text.get_text() for text in axes.texts] == ["not run"]
@@ -164,12 +165,12 @@ def test_what_was_not_run_has_no_bar():
 
 
 def test_systems_are_told_apart_by_colour_line_and_marker():
-    for names in (plots.STYLES, [*SYSTEMS, "retriever", "a", "b"], ["88/86", "80/80", "70/70", "60/60", "retriever"]):
-        found = plots.styles(names)
+    for names in (figures.STYLES, [*SYSTEMS, "retriever", "a", "b"], ["88/86", "80/80", "70/70", "60/60", "retriever"]):
+        found = figures.styles(names)
         assert list(found) and set(found) == set(names)
         for part in range(3):
             assert len({style[part] for style in found.values()}) == len(found)
-    assert plots.styles(["ear", "new"])["ear"] == plots.styles(["ear"])["ear"]
+    assert figures.styles(["ear", "new"])["ear"] == figures.styles(["ear"])["ear"]
 
 
 def test_saved_figures_repeat_to_the_byte(tmp_path, monkeypatch):
@@ -177,7 +178,7 @@ def test_saved_figures_repeat_to_the_byte(tmp_path, monkeypatch):
     saved = []
     for look in ({}, {"font.size": 20, "axes.grid": False, "savefig.dpi": 30}):  # a reader's own settings
         with matplotlib.rc_context(look):
-            shown = plots.save(plots.curves(trajectory(5), "training_queries"), "fig03", "smoke")
+            shown = figures.save(figures.curves(trajectory(5), "training_queries"), "fig03", "smoke")
         saved.append([(paths.results() / "smoke" / f"fig03.{kind}").read_bytes() for kind in ("png", "svg")])
     assert saved[0] == saved[1]
     png, svg = saved[0]
@@ -189,7 +190,7 @@ def test_saved_figures_repeat_to_the_byte(tmp_path, monkeypatch):
 
 def test_nothing_is_left_in_global_state():
     before = dict(matplotlib.rcParams)
-    assert isinstance(plots.curves(trajectory(3), "training_queries"), Figure)
+    assert isinstance(figures.curves(trajectory(3), "training_queries"), Figure)
     assert dict(matplotlib.rcParams) == before
     pyplot = pytest.importorskip("matplotlib.pyplot")
     assert not pyplot.get_fignums()

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import ScriptedServer, Step, completion, says
 
-from earlib import experiment, quality, records
-from earlib.config import Config
-from earlib.experiment import Setting
-from earlib.explorer import Exploration
+from earlib import records
+from earlib.core.config import Config
+from earlib.core.explorer import Exploration
+from earlib.experiments import critic_quality, runs, settings
+from earlib.experiments.settings import Setting
 from earlib.llm import models
 
 SETTING = Setting(dataset="toy", seeds=2)
@@ -23,11 +24,11 @@ def test_counts_are_those_of_a_slate_counted_by_hand():
     slates = torch.tensor([[[[0, 1, 2], [3, 4, 5]]]])
     citations = torch.tensor([[[[1, 1, -1], [-1, -1, 1]]]])
     shown = Exploration(slates, citations, torch.ones_like(citations, dtype=torch.bool), None, None)
-    assert quality._counted(gold, shown).tolist() == [1, 3, 2, 1, 6, 2, 2]
+    assert critic_quality._counted(gold, shown).tolist() == [1, 3, 2, 1, 6, 2, 2]
 
 
 def test_a_critic_without_errors_is_measured_as_one():
-    found = quality.learned(SETTING, Config(precision=100, recall=100)).quality
+    found = critic_quality.learned(SETTING, Config(precision=100, recall=100)).quality
     assert np.all(found.precision == 100) and np.all(found.recall == 100)
     assert np.all((found.no_gold > 0) & (found.no_gold < 100))
 
@@ -35,14 +36,14 @@ def test_a_critic_without_errors_is_measured_as_one():
 @pytest.mark.parametrize(("precision", "recall"), [(88, 86), (60, 70)])
 def test_what_is_realised_is_near_the_targets(precision, recall):
     """Some hundred citations: three standard deviations are 8 points at most."""
-    found = quality.learned(SETTING, Config(precision=precision, recall=recall)).quality
+    found = critic_quality.learned(SETTING, Config(precision=precision, recall=recall)).quality
     assert found.precision == pytest.approx([precision] * 2, abs=8)
     assert found.recall == pytest.approx([recall] * 2, abs=8)
 
 
 def test_a_critic_with_other_labels_is_refused():
     with pytest.raises(ValueError, match="errors = 'shuffled': expected 'slate' or 'persistent'"):
-        quality.learned(SETTING, Config(errors="shuffled"))
+        critic_quality.learned(SETTING, Config(errors="shuffled"))
 
 
 FLAGS = st.lists(st.booleans(), min_size=3, max_size=3)
@@ -55,8 +56,8 @@ def test_the_quality_of_citations_by_brute_force(shown):
     gold = torch.tensor([[sum((is_gold for is_gold, _, _ in shown), [])]])
     citations = torch.tensor([[[[1 if one else -1 for one in cited] for _, cited, _ in shown]]])
     readable = torch.tensor([[[[read] * 3 for _, _, read in shown]]])
-    counts = quality._counted(gold, Exploration(slates, citations, readable, None, None))
-    found = quality._quality(counts[None].astype(float))
+    counts = critic_quality._counted(gold, Exploration(slates, citations, readable, None, None))
+    found = critic_quality._quality(counts[None].astype(float))
     pairs = [pair for is_gold, cited, read in shown if read for pair in zip(is_gold, cited, strict=True)]
     whole = [is_gold for is_gold, _, read in shown if read]
     for value, chosen, among in (
@@ -74,8 +75,8 @@ def test_the_quality_of_citations_by_brute_force(shown):
 FEW = Setting(dataset="toy", seeds=1, train_queries=8)
 ASSISTED = 4
 GOLD = {}  # of each question: the texts of its gold turns
-for _query in experiment.benchmark("toy").asked:
-    _texts = {one.id: one.text for one in experiment.benchmark("toy").memories}
+for _query in settings.benchmark("toy").asked:
+    _texts = {one.id: one.text for one in settings.benchmark("toy").memories}
     GOLD.setdefault(_query.text, set()).update(_texts[turn] for turn in _query.gold)
 
 
@@ -104,29 +105,29 @@ def by_metric(rows):
 
 
 def test_a_model_that_cites_all_gold_teaches_what_the_simulated_critic_without_errors_teaches(server):
-    simulated = quality.learned(FEW, PERFECT, None, ASSISTED)
-    model = quality.learned(FEW, PERFECT, quality.llm_critic(FEW, PERFECT, "m"), ASSISTED)
+    simulated = critic_quality.learned(FEW, PERFECT, None, ASSISTED)
+    model = critic_quality.learned(FEW, PERFECT, critic_quality.llm_critic(FEW, PERFECT, "m"), ASSISTED)
     for one, other in zip(model.quality, simulated.quality, strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(model.queries, simulated.queries)
     np.testing.assert_array_equal(model.adapter, simulated.adapter)
     np.testing.assert_array_equal(model.assisted, simulated.assisted)
     assert model.assisted.shape[-1] == ASSISTED and (model.quality.precision, model.quality.unparsed) == (100, 0)
-    cited_less = quality.learned(FEW, Config(precision=100, recall=30), None, ASSISTED)
+    cited_less = critic_quality.learned(FEW, Config(precision=100, recall=30), None, ASSISTED)
     assert not np.array_equal(cited_less.adapter, model.adapter)  # otherwise the comparison would say nothing
 
 
 def test_the_rows_of_a_model_and_of_a_simulated_critic(server):
-    model = by_metric(quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
-    simulated = by_metric(quality.rows(FEW, PERFECT, ASSISTED, critic="simulated"))
-    assert model.keys() == simulated.keys() and len(model) == len(quality.Quality._fields) + 2
+    model = by_metric(critic_quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
+    simulated = by_metric(critic_quality.rows(FEW, PERFECT, ASSISTED, critic="simulated"))
+    assert model.keys() == simulated.keys() and len(model) == len(critic_quality.Quality._fields) + 2
     for key, row in model.items():
         other = simulated[key]
         assert row["measured"] == other["measured"] and row.get("difference") == other.get("difference")
         assert (row["llm"], row["varies"], row["unparsed"], row["refused"]) == ("m", True, 0, 0)
         assert not row.get("sees_gold") and not other.get("llm") and not other.get("varies")
     assert [key for key, row in simulated.items() if row.get("sees_gold")] == [("ear", "recall@5")]
-    static = experiment.run_control(FEW, "retriever")
+    static = runs.run_control(FEW, "retriever")
     for variant, asked in (("ear_adapter", static.queries.shape[1]), ("ear", ASSISTED)):
         row = model[variant, "recall@5"]
         assert row["n_queries"] + row["excluded"] == asked
@@ -137,22 +138,22 @@ def test_the_rows_of_a_model_and_of_a_simulated_critic(server):
 
 def test_what_a_model_says_that_cannot_be_read_is_counted_and_measures_nothing(server):
     server.rule = lambda body: says("I like them all.")
-    rows = by_metric(quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
+    rows = by_metric(critic_quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
     assert rows["ear_adapter", "unparsed"]["measured"] == 100
     for metric in ("precision", "recall", "base_rate", "no_gold"):
         assert rows["ear_adapter", metric]["measured"] is None
-        assert rows["ear_adapter", metric]["reason"] == quality.UNREAD
+        assert rows["ear_adapter", metric]["reason"] == critic_quality.UNREAD
     slates = 8 * 4 + ASSISTED * 3  # T in training, T - 1 at test time
     assert {(row["unparsed"], row["refused"]) for row in rows.values()} == {(slates, 0)}
     assert len(server.requests) == slates  # each time anew
     server.rule = lambda body: Step(completion(None, refusal="No."))
-    rows = quality.rows(FEW, PERFECT, ASSISTED, llm="other", critic="other")
+    rows = critic_quality.rows(FEW, PERFECT, ASSISTED, llm="other", critic="other")
     assert {(row["unparsed"], row["refused"]) for row in rows} == {(0, slates)}
 
 
 def test_without_a_model_there_is_a_dash_for_each_number():
-    rows = quality.rows(FEW, PERFECT, ASSISTED, llm="none", critic="none")
-    assert len(rows) == len(quality.Quality._fields) + 2
+    rows = critic_quality.rows(FEW, PERFECT, ASSISTED, llm="none", critic="none")
+    assert len(rows) == len(critic_quality.Quality._fields) + 2
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
     assert {row["verdict"] for row in made["rows"]} == {"not run"}
 
@@ -160,5 +161,5 @@ def test_without_a_model_there_is_a_dash_for_each_number():
 def test_an_estimate_counts_a_call_for_each_slate(server, tmp_path, monkeypatch):
     monkeypatch.setenv("EARLIB_LLM_ESTIMATE", str(tmp_path / "notes"))
     models.connect.cache_clear()
-    quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m")
+    critic_quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m")
     assert server.requests == [] and len((tmp_path / "notes").read_text().splitlines()) == 8 * 4 + ASSISTED * 3

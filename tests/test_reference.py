@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
-from earlib.config import Config
+from earlib.core.config import Config
 
 SMALL = {"depth": 6, "slate_size": 3, "rounds": 2, "replay_size": 2, "batch_size": 2}
 seeds = st.integers(0, 2**32 - 1)

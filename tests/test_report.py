@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earlib import paper, paths, records, report
+from earlib import paper, paths, records
+from earlib.harness import tables
 
 ELSEWHERE = {"id": "tab03", "dataset": "longmemeval", "encoder": "contriever"}
 PROVENANCE = {"dataset": "d1", "encoder": "e1", "packages": {"earlib": "0.1.0"}, "commit": None}
@@ -288,7 +289,7 @@ def test_provenance_names_versions(monkeypatch):
 
 
 def test_table_shows_measured_paper_and_verdict():
-    table = report.table(ablation(), index=("dataset", "variant"))
+    table = tables.table(ablation(), index=("dataset", "variant"))
     assert table.index.to_list() == [("LoCoMo", "Reranker + RL Update"), ("LoCoMo", "EAR")]
     ear = table.loc[("LoCoMo", "EAR")]
     assert ear["Recall@5 (%)"].to_list() == ["45.0 ± 0.8 [41.0, 50.0] *", "80.28", "same direction"]
@@ -299,7 +300,7 @@ def test_table_shows_measured_paper_and_verdict():
 
 def test_a_number_that_names_a_line_says_what_it_counts():
     record = records.record("t", "t", "laptop", {}, {}, [measured(rounds=2), measured(rounds=8, value=40.0)])
-    assert [line[0] for line in report.table(record, index=("rounds",)).index] == [
+    assert [line[0] for line in tables.table(record, index=("rounds",)).index] == [
         "Exploration rounds 2", "Exploration rounds 8",
     ]  # fmt: skip
 
@@ -308,45 +309,45 @@ def test_table_refuses_two_rows_in_a_cell():
     rows = [measured(split="random"), measured(split="conversation", value=40.0)]
     record = records.record("t", "t", "laptop", {}, {}, rows)
     with pytest.raises(ValueError, match="two rows in the cell of locomo/minilm/ear/recall@5/split=conversation"):
-        report.table(record)
-    assert report.table(record, split="conversation").iloc[0, 0].startswith("40.0")
-    assert len(report.table(record, index=("split",))) == 2
-    assert report.frame(record, split="random")["measured"].to_list() == [45.0]
+        tables.table(record)
+    assert tables.table(record, split="conversation").iloc[0, 0].startswith("40.0")
+    assert len(tables.table(record, index=("split",))) == 2
+    assert tables.frame(record, split="random")["measured"].to_list() == [45.0]
     with pytest.raises(ValueError, match="no row has"):
-        report.table(record, split="by day")
+        tables.table(record, split="by day")
 
 
 def test_caption_tells_setting_counts_and_what_is_missing():
-    assert report.caption(ablation()) == (
+    assert tables.caption(ablation()) == (
         "LoCoMo, MiniLM. LoCoMo stands in for LongMemEval, MiniLM for Contriever. 308 questions, 3 seeds, "
         "0 questions without gold left out of a seed. ± standard deviation over seeds, "
         "[ ] 95 % interval over questions. Direction against "
         "Reranker + RL Update. * the critic sees test gold (noisy). – no language model."
     )
-    assert report.caption(ablation(), signs=False) == (
+    assert tables.caption(ablation(), signs=False) == (
         "LoCoMo, MiniLM. LoCoMo stands in for LongMemEval, MiniLM for Contriever. 308 questions, 3 seeds, "
         "0 questions without gold left out of a seed. – no language model."
     )
     own = records.record("t", "t", "paper", {}, {}, [measured("ear", 56.0, {"id": "tab03"}, "locomo", "contriever")])
-    assert "stands in" not in report.caption(own)
+    assert "stands in" not in tables.caption(own)
 
 
 def test_html_repeats_and_escapes():
     record = ablation()
-    first, second = report.show(record).data, report.show(record).data
+    first, second = tables.show(record).data, tables.show(record).data
     assert first == second
     assert "<script" not in first and "style" not in first
-    assert "&lt;b&gt;" in report.html(report.table(record), "<b>")
+    assert "&lt;b&gt;" in tables.html(tables.table(record), "<b>")
 
 
 # -- README
 
 
 def readme(places, monkeypatch, *arguments):
-    """What `python -m earlib.report readme` exits with: None, or the message that it prints before exit code 1."""
+    """What `python -m earlib.harness.tables readme` exits with: None, or the message that it prints before exit code 1."""
     monkeypatch.setattr(paths, "ROOT", places)
     try:
-        return report.main(["readme", *arguments])
+        return tables.main(["readme", *arguments])
     except SystemExit as left:
         return left.code
 
@@ -383,7 +384,7 @@ def test_readme_errors_name_the_file(places, monkeypatch):
 
 def test_readme_from_the_command_line(places):
     (places / "README.md").write_text("<!-- results -->\n<!-- /results -->\n")
-    command = [sys.executable, "-m", "earlib.report", "readme", "--check"]
+    command = [sys.executable, "-m", "earlib.harness.tables", "readme", "--check"]
     stale = subprocess.run(command, env={**os.environ, "EARLIB_ROOT": str(places)}, capture_output=True, text=True)
     assert stale.returncode == 1
     assert stale.stderr.startswith("README.md is stale")
@@ -405,9 +406,9 @@ def test_a_table_without_a_number_of_the_paper_has_no_column_for_it():
     alone = {"difference": 1.0, "difference_low": 0.5, "difference_high": 2.0, "against": None}
     rows = [measured("rmm", against=None), measured("ear", compared_with="rmm", **alone)]
     made = records.record("tab03_ablation", "Ablation", "laptop", PARAMETERS, PROVENANCE, rows)
-    for shown in (report.show(made).data, report.show_differences(made).data):
+    for shown in (tables.show(made).data, tables.show_differences(made).data):
         assert "not in the paper" not in shown and "verdict" not in shown and "<table" in shown
-    assert "verdict" in report.show(ablation()).data
+    assert "verdict" in tables.show(ablation()).data
 
 
 @pytest.mark.parametrize(

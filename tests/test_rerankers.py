@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 from test_encoders import child
 
-from earlib import candidates, experiment, rerankers
-from earlib.experiment import Setting
-from earlib.rerankers import Reranker, score
+from earlib.data import candidates as first_stage
+from earlib.data import rerankers
+from earlib.data.rerankers import Reranker, score
+from earlib.experiments import runs
+from earlib.experiments.settings import Setting, benchmark, candidates, candidates_of
 
 WORDS = ["Query:", "Document:", "Relevant:", "true", "false", "red", "green", "blue", "cat", "dog", "runs", "nan"]
 PAIRS = [
@@ -311,12 +313,12 @@ def test_a_gpu_scores_as_the_processor(tiny, tmp_path, monkeypatch):
 
 @pytest.fixture
 def toy():
-    return experiment.benchmark("toy"), experiment.candidates("toy", "minilm", 20)
+    return benchmark("toy"), candidates("toy", "minilm", 20)
 
 
 def test_probabilities_stand_beside_their_candidates(tiny, toy):
     benchmark, found = toy
-    side = candidates.with_side(benchmark, found, "tiny").side
+    side = first_stage.with_side(benchmark, found, "tiny").side
     assert side.shape == found.index.shape and (side > 0).all() and (side < 1).all()
     for number, place in ((0, 0), (3, 19), (len(found.query) - 1, 7)):
         memory = benchmark.memories[found.index[number, place]].text
@@ -327,10 +329,10 @@ def test_probabilities_stand_beside_their_candidates(tiny, toy):
 def test_words_score_candidates_as_they_rank_memories(toy):
     benchmark, found = toy
     for store in ("dialogue", "both"):
-        of_store = experiment.candidates("toy", "minilm", 20, store)
-        side = candidates.word_scores(benchmark, of_store, store)
+        of_store = candidates("toy", "minilm", 20, store)
+        side = first_stage.word_scores(benchmark, of_store, store)
         assert side.min() == 0 and ((side.max(1).values == 1) | (side == 0).all(1)).all()
-        ranked = candidates.by_words(benchmark, of_store, 5, store).index
+        ranked = first_stage.by_words(benchmark, of_store, 5, store).index
         for number in range(0, len(side), 17):
             first = [row for row in ranked[number].tolist() if row in of_store.index[number].tolist()]
             places = [of_store.index[number].tolist().index(row) for row in first]
@@ -342,9 +344,9 @@ def test_words_score_candidates_as_they_rank_memories(toy):
 
 def test_candidates_of_another_ranking_have_no_side_information(toy):
     benchmark, found = toy
-    with_words = candidates.with_side(benchmark, found, "bm25")
+    with_words = first_stage.with_side(benchmark, found, "bm25")
     assert with_words.fingerprint() != found.fingerprint()
-    assert candidates.by_words(benchmark, with_words, 20).side is None
+    assert first_stage.by_words(benchmark, with_words, 20).side is None
 
 
 SMALL = {"dataset": "toy", "seeds": 2, "train_queries": 24}
@@ -354,24 +356,24 @@ def test_a_whole_experiment_with_side_information(tiny, monkeypatch):
     """EAR on a reranker's scores, on that of no weight, and the reranker alone, from the registry to the measures."""
     monkeypatch.setitem(rerankers.REGISTRY, "monot5", dataclasses.replace(tiny, name="monot5"))
     setting = Setting(**SMALL)
-    ear, queries, slates = experiment.run_variant(setting, "ear")
+    ear, queries, slates = runs.run_variant(setting, "ear")
     for name in ("monot5_ear", "bm25_ear"):
-        without = experiment.run_variant(setting, name, side=0.0)
+        without = runs.run_variant(setting, name, side=0.0)
         np.testing.assert_array_equal(without.slates, slates)
-        with_side = experiment.run_variant(setting, name)
+        with_side = runs.run_variant(setting, name)
         assert not np.array_equal(with_side.slates, slates) and np.array_equal(with_side.queries, queries)
-    only = experiment.run_variant(setting, "monot5_ear", side=1e6, diversity=0.0, exploration=0.0, relevance=0.0)
-    alone = experiment.run_control(setting, "monot5")
+    only = runs.run_variant(setting, "monot5_ear", side=1e6, diversity=0.0, exploration=0.0, relevance=0.0)
+    alone = runs.run_control(setting, "monot5")
     np.testing.assert_array_equal(only.slates, alone.slates)  # with nothing but its scores, EAR is the reranker
-    side = experiment.candidates_of(Setting(**SMALL, reranker="monot5"), 20).side.numpy()
+    side = candidates_of(Setting(**SMALL, reranker="monot5"), 20).side.numpy()
     scored = np.take_along_axis(side[queries], alone.slates, -1)
     assert (np.diff(scored) <= 0).all() and np.array_equal(scored[..., 0], side[queries].max(-1))
 
 
 def test_words_alone_rank_the_candidates():
     setting = Setting(**SMALL)
-    values, queries, slates = experiment.run_control(setting, "bm25_reranked")
-    side = experiment.candidates_of(Setting(**SMALL, reranker="bm25"), 20).side.numpy()
+    values, queries, slates = runs.run_control(setting, "bm25_reranked")
+    side = candidates_of(Setting(**SMALL, reranker="bm25"), 20).side.numpy()
     np.testing.assert_array_equal(slates, np.argsort(-side[queries], axis=-1, kind="stable")[..., :5])
-    ceiling = experiment.run_control(setting, "ceiling").values
+    ceiling = runs.run_control(setting, "ceiling").values
     assert (values[0] <= ceiling[0])[~np.isnan(values[0])].all()

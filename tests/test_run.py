@@ -17,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbformat import v4
 
-from earlib import datasets, paths, run
-from earlib.datasets.download import Unavailable
+from earlib import paths
+from earlib.data import benchmarks
+from earlib.data.download import Unavailable
+from earlib.harness import runner
 
 PARAMETERS = """\
 profile: str = "smoke"  # the profile it runs in
@@ -73,24 +75,24 @@ def outputs(path):
 
 
 def plan(*pairs, name="plain"):
-    (made,) = run.make_plans([name], "smoke", dict(pair.split("=", 1) for pair in pairs))
+    (made,) = runner.make_plans([name], "smoke", dict(pair.split("=", 1) for pair in pairs))
     return made
 
 
 def test_a_run_leaves_notebook_and_record_and_a_second_one_the_same_bytes(root, monkeypatch, tmp_path_factory):
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     folder = root / "results" / "smoke"
     assert sorted(file.name for file in folder.iterdir()) == ["plain.ipynb", "plain.json"]
     assert outputs(folder / "plain.ipynb") == "88.0 [1, 2] False minilm\n"
     first = {file.name: file.read_bytes() for file in folder.iterdir()}
     monkeypatch.setenv("EARLIB_BUILD", str(tmp_path_factory.mktemp("elsewhere")))
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == first
 
 
 def test_metadata_keeps_the_parameters_and_nothing_of_the_occasion(root):
     write_notebook(root, "plain", "import sys\nprint(1)", "print(2, file=sys.stderr)\nprint(3)")
-    assert run.main(["plain", "--profile", "smoke", "-p", "seeds", "4"]) == 0
+    assert runner.main(["plain", "--profile", "smoke", "-p", "seeds", "4"]) == 0
     text = (root / "results" / "smoke" / "plain--seeds-4.ipynb").read_text()
     notebook = nbformat.reads(text, as_version=4)
     nbformat.validate(notebook)
@@ -107,14 +109,14 @@ def test_the_kernel_is_this_interpreter_whatever_kernels_the_user_has(root, monk
     (foreign / "kernel.json").write_text('{"argv": ["/bin/false"], "display_name": "x", "language": "python"}')
     monkeypatch.setenv("JUPYTER_PATH", str(root / "jupyter"))
     write_notebook(root, "plain", "import sys\nprint(sys.executable)")
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     assert outputs(root / "results" / "smoke" / "plain.ipynb") == f"{sys.executable}\n"
 
 
 def test_own_parameters_go_beside_the_committed_result(root):
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     committed = (root / "results" / "smoke" / "plain.json").read_bytes()
-    assert run.main(["plain", "--profile", "smoke", "-p", "precision", "70"]) == 0
+    assert runner.main(["plain", "--profile", "smoke", "-p", "precision", "70"]) == 0
     own = json.loads((root / "results" / "smoke" / "plain--precision-70.json").read_text())
     assert own["precision"] == 70
     assert (root / "results" / "smoke" / "plain.json").read_bytes() == committed
@@ -154,7 +156,7 @@ values = st.one_of(
 
 @given(values)
 def test_different_values_never_share_a_file_and_never_leave_the_folder(values):
-    slugs = [run._slug(value) for value in values]
+    slugs = [runner._slug(value) for value in values]
     assert slugs[0] != slugs[1]
     assert all("/" not in slug and "--" not in slug and len(slug) <= 182 for slug in slugs)
 
@@ -218,7 +220,7 @@ def test_values_are_read_by_the_type_of_their_parameter(root, typed, value):
     ],
 )
 def test_wrong_parameters_are_refused_before_anything_runs(root, capsys, typed, expected):
-    assert run.main(["plain", "--profile", "smoke", "-p", typed]) == 2
+    assert runner.main(["plain", "--profile", "smoke", "-p", typed]) == 2
     message = capsys.readouterr().err
     assert expected in message and message.count("\n") == 1
     assert typed.partition("=")[0] in message
@@ -233,7 +235,7 @@ def test_wrong_parameters_are_refused_before_anything_runs(root, capsys, typed, 
     ],
 )
 def test_unknown_names_come_with_the_near_ones(root, capsys, arguments, expected):
-    assert run.main([*arguments, *([] if "--profile" in arguments else ["--profile", "smoke"])]) == 2
+    assert runner.main([*arguments, *([] if "--profile" in arguments else ["--profile", "smoke"])]) == 2
     assert expected in capsys.readouterr().err
 
 
@@ -250,7 +252,7 @@ def test_unknown_names_come_with_the_near_ones(root, capsys, arguments, expected
 )
 def test_incomplete_commands_say_how_they_go(root, capsys, arguments):
     with pytest.raises(SystemExit) as stopped:
-        run.main(arguments)
+        runner.main(arguments)
     assert stopped.value.code == 2
     assert "usage: python -m earlib.run" in capsys.readouterr().err
 
@@ -279,7 +281,7 @@ def test_incomplete_commands_say_how_they_go(root, capsys, arguments):
 )
 def test_a_malformed_profile_is_named_with_file_and_field(root, capsys, text, expected):
     write_profile(root, text)
-    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert runner.main(["plain", "--profile", "smoke"]) == 2
     assert expected in capsys.readouterr().err
 
 
@@ -288,7 +290,7 @@ def test_a_profile_gives_defaults_to_those_that_have_them_and_single_notebooks_t
     write_profile(root, "title: x\ndefaults: {seeds: 5, precision: 7e1}\nnotebooks: {plain: {seeds: 6}, short:}\n")
     assert plan().parameters == {"profile": "smoke", "name": "plain", "seeds": 6, "precision": 70.0}
     assert plan(name="short").parameters == {"profile": "smoke", "name": "short", "seeds": 5}
-    both = run.make_plans(["all"], "smoke", {"precision": "80"})
+    both = runner.make_plans(["all"], "smoke", {"precision": "80"})
     assert [made.name for made in both] == ["plain--precision-80", "short"]
 
 
@@ -302,7 +304,7 @@ def test_a_profile_gives_defaults_to_those_that_have_them_and_single_notebooks_t
 )
 def test_a_parameters_cell_that_cannot_be_checked_is_refused(root, capsys, parameters):
     write_notebook(root, "plain", "1", parameters=parameters)
-    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert runner.main(["plain", "--profile", "smoke"]) == 2
     assert "plain.ipynb" in capsys.readouterr().err
 
 
@@ -311,7 +313,7 @@ def test_a_language_model_can_have_any_name_but_none_at_all(root, capsys, parame
     write_notebook(root, "plain", "1", parameters=f'{PARAMETERS}\n{parameter}: str = "none"  # language model')
     assert plan(f"{parameter}=some/Model:7b").parameters[parameter] == "some/Model:7b"
     write_profile(root, f"title: x\ndefaults: {{{parameter}: ' '}}\n")
-    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert runner.main(["plain", "--profile", "smoke"]) == 2
     expected = f"smoke.yaml: defaults: {parameter} (language model): expected the name of a model, or none, got ' '"
     assert expected in capsys.readouterr().err
 
@@ -329,20 +331,20 @@ def test_a_language_model_can_have_any_name_but_none_at_all(root, capsys, parame
     ],
 )
 def test_what_a_run_took_is_told_with_what_is_not_known(totals, expected):
-    assert run.took(totals) == expected
+    assert runner.took(totals) == expected
 
 
 def test_estimates_never_become_results(root, monkeypatch):
     monkeypatch.setenv("EARLIB_LLM_ESTIMATE", str(root / "notes"))
     write_notebook(root, "plain", "import os\nprint(repr(os.environ['EARLIB_LLM_ESTIMATE']))")
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     assert outputs(root / "results" / "smoke" / "plain.ipynb") == "''\n"
 
 
 def test_an_estimate_that_fails_says_so_and_keeps_nothing(root, capsys):
     parameters = PARAMETERS + '\nllm: str = "m"'
     write_notebook(root, "plain", RECORD, "1 / 0", parameters=parameters)
-    assert run.main(["plain", "--profile", "smoke", "--estimate"]) == 1
+    assert runner.main(["plain", "--profile", "smoke", "--estimate"]) == 1
     told = capsys.readouterr()
     assert "ZeroDivisionError" in told.err and "plain (FAILED, as far as it came)" in told.out
     assert not (root / "build").exists() and not (root / "results").exists()
@@ -350,7 +352,7 @@ def test_an_estimate_that_fails_says_so_and_keeps_nothing(root, capsys):
 
 def test_a_notebook_whose_model_is_none_is_not_run_for_an_estimate(root, capsys):
     write_notebook(root, "plain", "1 / 0", parameters=PARAMETERS + '\nllm: str = "none"')
-    assert run.main(["plain", "--profile", "smoke", "--estimate"]) == 0
+    assert runner.main(["plain", "--profile", "smoke", "--estimate"]) == 0
     assert capsys.readouterr().out == "no language model is asked by plain\n"
 
 
@@ -363,7 +365,7 @@ def test_a_notebook_whose_model_is_none_is_not_run_for_an_estimate(root, capsys)
 )
 def test_an_unknown_dataset_is_refused_before_anything_runs(root, capsys, dataset, expected):
     write_notebook(root, "plain", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
-    assert run.main(["plain", "--profile", "smoke", "-p", "dataset", dataset]) == 2
+    assert runner.main(["plain", "--profile", "smoke", "-p", "dataset", dataset]) == 2
     assert expected in capsys.readouterr().err
     assert not (root / "build").exists()
 
@@ -372,7 +374,7 @@ def test_a_profile_may_hold_for_others_what_a_notebook_lacks(root):
     write_notebook(root, "other", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
     write_profile(root, "title: x\ndefaults: {dataset: nowhere}\n")
     assert plan().parameters == {"profile": "smoke", "name": "plain"}
-    with pytest.raises(run.Unusable, match=r"smoke\.yaml: defaults: dataset: expected one of"):
+    with pytest.raises(runner.Unusable, match=r"smoke\.yaml: defaults: dataset: expected one of"):
         plan(name="other")
 
 
@@ -391,7 +393,7 @@ def test_an_unreadable_notebook_is_named_and_stops_no_other(root, capsys, conten
     file = root / "notebooks" / "cut.ipynb"
     file.mkdir() if content is None else file.write_bytes(content)
     for arguments in (["cut"], ["all"], ["plain", "cut"], ["--list"]):
-        assert run.main([*arguments, "--profile", "smoke"]) == 2
+        assert runner.main([*arguments, "--profile", "smoke"]) == 2
         assert f"error: {file}: expected a notebook" in capsys.readouterr().err
     write_profile(root, "title: x\ndefaults: {seeds: 4, of_cut: 5}\nnotebooks: {cut: {of_cut: 6}}\n")
     assert plan().parameters == {"profile": "smoke", "name": "plain", "seeds": 4}
@@ -405,17 +407,17 @@ def test_own_parameters_that_change_nothing_leave_the_committed_bytes(root):
         "name": "plain--seeds-3",
         "seeds": 3,  # the notebook's own default, but not the profile's
     }
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     files = {file: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
-    assert run.main(["plain", "--profile", "smoke", "-p", "precision", "88", "-p", "seeds", "2"]) == 0
+    assert runner.main(["plain", "--profile", "smoke", "-p", "precision", "88", "-p", "seeds", "2"]) == 0
     assert {file: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == files
 
 
 def test_a_failing_cell_keeps_the_old_result_and_the_broken_notebook(root, capsys):
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
     write_notebook(root, "plain", RECORD.replace("agrees", "changed"), "print('so far')\nraise ValueError('K > 3')")
-    assert run.main(["plain", "--profile", "smoke"]) == 1
+    assert runner.main(["plain", "--profile", "smoke"]) == 1
     assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == old
     broken = root / "build" / "smoke" / "plain.ipynb"
     assert "so far" in outputs(broken)
@@ -423,19 +425,19 @@ def test_a_failing_cell_keeps_the_old_result_and_the_broken_notebook(root, capsy
     message = capsys.readouterr().err
     assert "ValueError: K > 3" in message and str(broken) in message
     write_notebook(root, "plain", RECORD)
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     assert not broken.exists()
 
 
 def test_a_kernel_that_dies_is_a_failure(root, capsys):
     write_notebook(root, "plain", "import os\nos._exit(1)")
-    assert run.main(["plain", "--profile", "smoke"]) == 1
+    assert runner.main(["plain", "--profile", "smoke"]) == 1
     assert "DeadKernelError" in capsys.readouterr().err
 
 
 def test_without_a_place_for_results_nothing_is_computed(root, capsys):
     (root / "results").write_text("a file where the folder should be")
-    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert runner.main(["plain", "--profile", "smoke"]) == 2
     message = capsys.readouterr().err
     assert f"cannot write into {root / 'results' / 'smoke'}" in message and "EARLIB_RESULTS" in message
     assert not (root / "build").exists()
@@ -443,7 +445,7 @@ def test_without_a_place_for_results_nothing_is_computed(root, capsys):
 
 def test_without_a_place_for_unfinished_work_nothing_is_computed(root, capsys):
     (root / "build").write_text("a file where the folder should be")
-    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert runner.main(["plain", "--profile", "smoke"]) == 2
     message = capsys.readouterr().err
     assert f"cannot write into {root / 'build'}" in message and "EARLIB_BUILD" in message
 
@@ -452,7 +454,7 @@ def test_what_was_computed_is_kept_when_it_cannot_be_published(root, capsys):
     folder = root / "results" / "smoke"
     blocked = f"import pathlib\npathlib.Path({str(folder)!r}).rmdir()\npathlib.Path({str(folder)!r}).write_text('')"
     write_notebook(root, "plain", RECORD, blocked)
-    assert run.main(["plain", "--profile", "smoke"]) == 1
+    assert runner.main(["plain", "--profile", "smoke"]) == 1
     message = capsys.readouterr().err
     assert "cannot write" in message
     (kept,) = (root / "build" / "smoke").iterdir()
@@ -468,14 +470,14 @@ def test_kernels_side_by_side_share_the_cores(root, monkeypatch, jobs, chosen):
         monkeypatch.setenv("OMP_NUM_THREADS", chosen)
     for name in ("plain", "other"):
         write_notebook(root, name, "import os\nprint(os.environ.get('OMP_NUM_THREADS'))")
-    assert run.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 0
+    assert runner.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     expected = chosen or (str(max(1, cores // jobs)) if jobs > 1 else None)
     for name in ("plain", "other"):
         assert outputs(root / "results" / "smoke" / f"{name}.ipynb") == f"{expected}\n"
 
 
-REPOSITORY = Path(run.__file__).parent.parent
+REPOSITORY = Path(runner.__file__).parent.parent
 PROFILES = sorted(file.stem for file in (REPOSITORY / "notebooks" / "profiles").glob("*.yaml"))
 STATED = [
     (name, arguments)
@@ -486,8 +488,8 @@ STATED = [
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_notebook_can_be_run_with_every_profile(profile):
-    plans = run.make_plans(["all"], profile, {})
-    assert list(dict.fromkeys(plan.source.stem for plan in plans)) == list(run.sources())
+    plans = runner.make_plans(["all"], profile, {})
+    assert list(dict.fromkeys(plan.source.stem for plan in plans)) == list(runner.sources())
     assert len({plan.name for plan in plans}) == len(plans)
 
 
@@ -495,15 +497,15 @@ def test_the_command_lines_that_the_readme_states_can_be_run():
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert ("fig05_noise_robustness", "-p precision 70") in STATED
     for name, arguments in STATED:
-        options, own = run._read_arguments([name, *shlex.split(arguments)])
-        (made,) = run.make_plans(options.names, options.profile, own)
+        options, own = runner._read_arguments([name, *shlex.split(arguments)])
+        (made,) = runner.make_plans(options.names, options.profile, own)
         assert f"results/{options.profile}/{made.name}`" in readme
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_all_goes_on_after_a_failure_and_sums_up(root, capsys, jobs):
     write_notebook(root, "broken", "1 / 0")
-    assert run.main(["all", "--profile", "smoke", "--jobs", jobs]) == 1
+    assert runner.main(["all", "--profile", "smoke", "--jobs", jobs]) == 1
     *_, head, first, second, hint = capsys.readouterr().out.splitlines()
     assert hint.endswith("make report PROFILE=smoke")
     assert head.split() == ["notebook", "seconds", "verdicts"]
@@ -518,17 +520,17 @@ def test_what_reads_the_records_of_others_runs_when_all_are_finished_or_failed(r
     write_notebook(root, "claims", found)
     write_notebook(root, "slow", "import time\ntime.sleep(1)", RECORD.replace("{name}", "slow"))
     write_notebook(root, "zz_broken", "1 / 0")
-    assert list(run.sources()) == ["plain", "slow", "zz_broken", "claims"]
-    assert run.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 1
+    assert list(runner.sources()) == ["plain", "slow", "zz_broken", "claims"]
+    assert runner.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 1
     assert outputs(root / "results" / "smoke" / "claims.ipynb") == "['plain.json', 'slow.json']\n"
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-5:-1]] == list(run.sources())
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-5:-1]] == list(runner.sources())
 
 
 def test_records_can_be_read_from_another_place_than_results_go_to(root, monkeypatch, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("records")
     monkeypatch.setenv("EARLIB_RECORDS", str(elsewhere))
     write_notebook(root, "claims", "from earlib import paths\nprint(paths.records())")
-    assert run.main(["claims", "--profile", "smoke"]) == 0
+    assert runner.main(["claims", "--profile", "smoke"]) == 0
     assert outputs(root / "results" / "smoke" / "claims.ipynb") == f"{elsewhere}\n"
 
 
@@ -538,7 +540,7 @@ GRID = "title: x\ndefaults: {precision: 70}\ngrid: {seeds: [3, 5], encoder: [min
 def test_a_grid_plans_a_notebook_once_for_each_combination_of_what_it_has(root):
     write_notebook(root, "short", "1", parameters='profile: str = ""\nname: str = ""\nseeds: int = 1')
     write_profile(root, GRID)
-    made = {plan.name: plan.parameters for plan in run.make_plans(["all"], "smoke", {})}
+    made = {plan.name: plan.parameters for plan in runner.make_plans(["all"], "smoke", {})}
     combinations = {
         "plain": (3, "a"),
         "plain--label-b": (3, "b"),
@@ -551,21 +553,21 @@ def test_a_grid_plans_a_notebook_once_for_each_combination_of_what_it_has(root):
         "short": {"profile": "smoke", "name": "short", "seeds": 3},
         "short--seeds-5": {"profile": "smoke", "name": "short--seeds-5", "seeds": 5},
     }
-    assert run.own_names("smoke") == made
+    assert runner.own_names("smoke") == made
 
 
 def test_own_parameters_take_the_place_of_a_grid_s(root):
     write_profile(root, GRID)
-    assert [plan.name for plan in run.make_plans(["plain"], "smoke", {"seeds": "5", "label": "b"})] == [
+    assert [plan.name for plan in runner.make_plans(["plain"], "smoke", {"seeds": "5", "label": "b"})] == [
         "plain--label-b--seeds-5"
     ]
-    names = [plan.name for plan in run.make_plans(["plain"], "smoke", {"seeds": "3", "precision": "60"})]
+    names = [plan.name for plan in runner.make_plans(["plain"], "smoke", {"seeds": "3", "precision": "60"})]
     assert names == ["plain--precision-60", "plain--label-b--precision-60"]
 
 
 def test_a_notebook_s_own_entry_leaves_the_grid(root):
     write_profile(root, GRID + "notebooks: {plain: {seeds: 4}}\n")
-    assert [(plan.name, plan.parameters["seeds"]) for plan in run.make_plans(["plain"], "smoke", {})] == [
+    assert [(plan.name, plan.parameters["seeds"]) for plan in runner.make_plans(["plain"], "smoke", {})] == [
         ("plain", 4),
         ("plain--label-b", 4),
     ]
@@ -589,14 +591,14 @@ def test_a_notebook_s_own_entry_leaves_the_grid(root):
 )
 def test_a_malformed_grid_is_named_with_file_and_field(root, capsys, text, expected):
     write_profile(root, f"title: x\n{text}\n")
-    assert run.main(["plain", "--profile", "smoke"]) == 2
+    assert runner.main(["plain", "--profile", "smoke"]) == 2
     assert expected in capsys.readouterr().err
     assert not (root / "build").exists()
 
 
 def test_the_results_of_a_grid_lie_side_by_side(root):
     write_profile(root, "title: x\ngrid: {precision: [88, 70]}\n")
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     folder = root / "results" / "smoke"
     found = {file.stem: json.loads(file.read_text())["precision"] for file in folder.glob("*.json")}
     assert found == {"plain": 88, "plain--precision-70": 70}
@@ -609,7 +611,7 @@ def test_what_a_profile_s_grid_makes_can_be_committed_and_a_reader_s_own_runs_ca
 
     if subprocess.run(["git", "-C", str(REPOSITORY), "rev-parse"], capture_output=True).returncode:
         pytest.skip("not a git checkout")
-    planned = [f"{profile}/{name}" for profile in PROFILES for name in run.own_names(profile)]
+    planned = [f"{profile}/{name}" for profile in PROFILES for name in runner.own_names(profile)]
     planned += ["paper/tab02_main_results--dataset-longmemeval--encoder-gte", "paper/controls--encoder-stella"]
     files = [f"{name}{end}" for name in planned for end in (".ipynb", ".json", ".png", "_calls.svg")]
     assert [file for file in files if ignored(file)] == []
@@ -623,10 +625,10 @@ def test_a_grid_whose_data_cannot_be_had_in_part_runs_smoke(root, monkeypatch, c
         if name == missing:
             raise Unavailable(f"{name}: no connection to the publisher")
 
-    monkeypatch.setattr(datasets, "load", load)
+    monkeypatch.setattr(benchmarks, "load", load)
     write_notebook(root, "plain", "print(profile, dataset)", parameters=PARAMETERS + '\ndataset: str = "toy"')
     write_profile(root, "title: Real\ngrid: {dataset: [locomo, toy]}\n", "laptop")
-    assert run.main(["all"]) == 0
+    assert runner.main(["all"]) == 0
     assert f"{missing}: no connection" in capsys.readouterr().out
     assert outputs(root / "results" / "smoke" / "plain.ipynb") == "smoke toy\n"
 
@@ -635,11 +637,11 @@ def test_all_runs_smoke_when_the_data_cannot_be_had(root, monkeypatch, capsys):
     def load(name):
         raise Unavailable(f"{name}: no connection to the publisher")
 
-    monkeypatch.setattr(datasets, "load", load)
+    monkeypatch.setattr(benchmarks, "load", load)
     parameters = PARAMETERS + '\ndataset: str = "toy"'
     write_notebook(root, "plain", "print(profile, dataset)", parameters=parameters)
     write_profile(root, "title: Real\ndefaults: {dataset: locomo}\n", "laptop")
-    assert run.main(["all"]) == 0
+    assert runner.main(["all"]) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert "locomo: no connection to the publisher" in line and "smoke" in line
     assert outputs(root / "results" / "smoke" / "plain.ipynb") == "smoke toy\n"
@@ -647,7 +649,7 @@ def test_all_runs_smoke_when_the_data_cannot_be_had(root, monkeypatch, capsys):
 
 
 def test_list_shows_titles_and_parameters(root, capsys):
-    assert run.main(["--list"]) == 0
+    assert runner.main(["--list"]) == 0
     shown = capsys.readouterr().out
     assert "plain: The title of plain" in shown
     assert "precision: float = 88.0" in shown and "target precision of the critic, %" in shown
@@ -662,7 +664,7 @@ def start(root):
     def process(*arguments, **options):
         started.append(subprocess.Popen(
             [sys.executable, "-m", "earlib.run", "plain", *arguments, "--profile", "smoke"],
-            env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(run.__file__).parent.parent, text=True,
+            env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(runner.__file__).parent.parent, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
         ))  # fmt: skip
         return started[-1]
@@ -691,7 +693,7 @@ def gone(process):
 
 @pytest.mark.parametrize("sent, code", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_run_cut_short_leaves_the_old_result_no_kernel_and_can_be_repeated(root, start, sent, code):
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
     pid = root / "pid"
     hang = f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
@@ -705,7 +707,7 @@ def test_a_run_cut_short_leaves_the_old_result_no_kernel_and_can_be_repeated(roo
     wait_until(lambda: gone(int(pid.read_text())))
     assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == old
     write_notebook(root, "plain", RECORD)
-    assert run.main(["plain", "--profile", "smoke"]) == 0
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
     again = (root / "results" / "smoke" / "plain.json").read_bytes()
     assert again == old["plain.json"]
 
@@ -738,7 +740,7 @@ def test_a_profile_names_the_device_of_its_kernels_unless_the_environment_does(r
     write_profile(root, "title: x\ndevice: cuda:3\nprecision: mixed\n")
 
     def said():
-        assert run.main(["plain", "--profile", "smoke"]) == 0
+        assert runner.main(["plain", "--profile", "smoke"]) == 0
         return (root / "results" / "smoke" / "plain.ipynb").read_text()
 
     assert "cuda:3 mixed" in said()
@@ -755,5 +757,5 @@ def test_a_profile_names_the_device_of_its_kernels_unless_the_environment_does(r
 )
 def test_a_profile_with_an_unknown_device_or_precision_is_refused(root, line, expected):
     write_profile(root, f"title: x\n{line}\n")
-    with pytest.raises(run.Unusable, match=expected):
-        run.load_profile("smoke")
+    with pytest.raises(runner.Unusable, match=expected):
+        runner.load_profile("smoke")

@@ -9,10 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earlib import candidates as first_stage
-from earlib import evaluate, experiment, plots
-from earlib.datasets import Benchmark, Memory, Query
-from earlib.experiment import Setting
+from earlib.data import candidates as first_stage
+from earlib.data.benchmarks import Benchmark, Memory, Query
+from earlib.experiments import comparisons, measures, runs, settings
+from earlib.experiments.settings import Setting
+from earlib.harness import figures
 
 # Turns a to d; x and y were drawn from a, z from b and c; nothing was observed of d.
 TURNS = [Memory(name, "s", "dialogue", "S1", "", name) for name in "abcd"]
@@ -44,73 +45,73 @@ def slates(*chosen):
 
 def test_recall_of_one_store_by_hand():
     asked = slates("axz", "bxz", "adz", "dxz", "abc")
-    turns = evaluate.of_store(found(), *asked, "dialogue")
+    turns = measures.of_store(found(), *asked, "dialogue")
     np.testing.assert_equal(turns[:, 0].T, [[1, 1, 1], [0, 1, 0.5], [1, 1, 1], [1, 1, 1], [np.nan] * 3])
-    seen = evaluate.of_store(found(), *asked, "observation")
+    seen = measures.of_store(found(), *asked, "observation")
     np.testing.assert_equal(seen[:, 0].T, [[0, 1, 0.5], [1, 1, 1], [0, 0, 0], [np.nan] * 3, [np.nan] * 3])
 
 
 def test_turns_are_covered_by_one_of_their_observations():
     asked = slates("xbz", "zxy", "xbz", "abc", "abc")
-    seen = evaluate.covered(SMALL, found(), *asked, "observation")
+    seen = measures.covered(SMALL, found(), *asked, "observation")
     # x covers a, though y was drawn from it too; of a and d only a can be covered; d cannot, and is left out
     np.testing.assert_equal(seen[:, 0].T, [[1, 1, 1], [1, 1, 1], [1, 1, 1], [np.nan] * 3, [np.nan] * 3])
-    either = evaluate.covered(SMALL, found(), *asked)
+    either = measures.covered(SMALL, found(), *asked)
     np.testing.assert_equal(either[:, 0].T, [[1, 1, 1], [1, 1, 1], [0, 1, 0.5], [0, 0, 0], [np.nan] * 3])
 
 
 def test_an_observation_of_another_turn_covers_nothing():
-    partly = evaluate.covered(SMALL, found(), *slates("zbc", "abx"), "observation")
+    partly = measures.covered(SMALL, found(), *slates("zbc", "abx"), "observation")
     np.testing.assert_equal(partly[:, 0].T, [[0, 0, 0], [0, 0, 0]])
 
 
 def test_questions_that_a_seed_does_not_have_count_nowhere():
     asked = slates(None, "bxz", None)
     for values in (
-        evaluate.of_store(found(), *asked, "dialogue"), evaluate.covered(SMALL, found(), *asked),
-        evaluate.chosen(found(), *asked, "observation"),
+        measures.of_store(found(), *asked, "dialogue"), measures.covered(SMALL, found(), *asked),
+        measures.chosen(found(), *asked, "observation"),
     ):  # fmt: skip
         assert np.isnan(values[:, 0, [0, 2]]).all() and not np.isnan(values[:, 0, 1]).any()
 
 
 def test_how_many_of_a_store_are_chosen():
-    np.testing.assert_equal(evaluate.chosen(found(), *slates("abc", "axy", "xyz"), "observation"), [[[0, 2, 3]]])
+    np.testing.assert_equal(measures.chosen(found(), *slates("abc", "axy", "xyz"), "observation"), [[[0, 2, 3]]])
 
 
 def test_a_store_that_was_not_searched_is_refused():
     alone = found(stores=("dialogue",))
     with pytest.raises(ValueError, match="'observations' was not searched, did you mean 'observation'"):
-        evaluate.of_store(found(), *slates("abc"), "observations")
+        measures.of_store(found(), *slates("abc"), "observations")
     with pytest.raises(ValueError, match="'observation' was not searched; searched: dialogue"):
-        evaluate.chosen(alone, *slates("abc"), "observation")
+        measures.chosen(alone, *slates("abc"), "observation")
 
 
 @given(st.lists(st.permutations(NAMES), min_size=5, max_size=5))
 def test_the_readings_are_ordered(orders):
     asked = slates(*("".join(order[:3]) for order in orders))
     linked, seen = (
-        evaluate.of_store(found(), *asked, "observation"), evaluate.covered(SMALL, found(), *asked, "observation"),
+        measures.of_store(found(), *asked, "observation"), measures.covered(SMALL, found(), *asked, "observation"),
     )  # fmt: skip
     counted = ~np.isnan(linked)
     assert np.array_equal(counted, ~np.isnan(seen))  # the two readings count the same questions
     assert (seen[0][counted[0]] >= linked[0][counted[0]]).all()  # all linked observations cover all their turns
-    turns = evaluate.of_store(found(), *asked, "dialogue")
-    np.testing.assert_array_equal(turns, evaluate.covered(SMALL, found(), *asked, "dialogue"))
-    either = evaluate.covered(SMALL, found(), *asked)
+    turns = measures.of_store(found(), *asked, "dialogue")
+    np.testing.assert_array_equal(turns, measures.covered(SMALL, found(), *asked, "dialogue"))
+    either = measures.covered(SMALL, found(), *asked)
     assert (either[2][~np.isnan(turns[2])] >= turns[2][~np.isnan(turns[2])]).all()
-    numbers = sum(evaluate.chosen(found(), *asked, store) for store in ("dialogue", "observation"))
+    numbers = sum(measures.chosen(found(), *asked, store) for store in ("dialogue", "observation"))
     assert (numbers == 3).all()
 
 
 @pytest.fixture(scope="module")
 def answered():
     setting = Setting(dataset="toy", store="both", seeds=2, split="conversation")
-    return setting, experiment.candidates("toy", "minilm", 20, "both"), experiment.answers(setting, "retriever")
+    return setting, settings.candidates("toy", "minilm", 20, "both"), runs.answers(setting, "retriever")
 
 
 def test_both_stores_together_are_the_measure_of_the_run(answered):
     _, of_toy, (values, queries, chosen) = answered
-    turns, seen = (evaluate.of_store(of_toy, queries, chosen, store) for store in ("dialogue", "observation"))
+    turns, seen = (measures.of_store(of_toy, queries, chosen, store) for store in ("dialogue", "observation"))
     each = np.stack([turns[0], seen[0]])
     np.testing.assert_array_equal(np.where(np.isnan(each).any(0), np.nan, each.min(0)), values[0])
     any_of = np.stack([turns[1], seen[1]])
@@ -119,18 +120,18 @@ def test_both_stores_together_are_the_measure_of_the_run(answered):
 
 def test_one_store_alone_is_searched_alone():
     setting = Setting(dataset="toy", store="observation", seeds=2)
-    of_toy = experiment.candidates("toy", "minilm", 20, "observation")
-    values, queries, chosen = experiment.answers(setting, "retriever")
-    np.testing.assert_array_equal(evaluate.of_store(of_toy, queries, chosen, "observation"), values)
-    assert (evaluate.chosen(of_toy, queries, chosen, "observation") == 5).all()
+    of_toy = settings.candidates("toy", "minilm", 20, "observation")
+    values, queries, chosen = runs.answers(setting, "retriever")
+    np.testing.assert_array_equal(measures.of_store(of_toy, queries, chosen, "observation"), values)
+    assert (measures.chosen(of_toy, queries, chosen, "observation") == 5).all()
 
 
 def test_types_of_questions_make_up_all_of_them(answered):
     setting, of_toy, (_, queries, chosen) = answered
-    numbers = {"retriever": evaluate.chosen(of_toy, queries, chosen, "observation")}
+    numbers = {"retriever": measures.chosen(of_toy, queries, chosen, "observation")}
     types = sorted(set(of_toy.categories))
     keys = {"measures": ("observations",), "scale": 1}
-    whole, *parts = experiment.by_category(setting, numbers, queries, "retriever", types, **keys)
+    whole, *parts = comparisons.by_category(setting, numbers, queries, "retriever", types, **keys)
     assert (whole["category"], [row["category"] for row in parts]) == ("all types", types)
     assert {row["metric"] for row in (whole, *parts)} == {"observations"}
     assert 0 <= whole["low"] <= whole["measured"] <= whole["high"] <= 5
@@ -145,10 +146,10 @@ def test_a_baseline_is_compared_with_and_not_shown_unless_named(answered):
     setting, of_toy, (values, queries, _) = answered
     better = np.where(np.isnan(values), np.nan, 1.0)
     reached = {"retriever": values, "ear": better}
-    rows = experiment.compared(setting, reached, queries, "retriever", ["ear"], store="both")
+    rows = comparisons.compared(setting, reached, queries, "retriever", ["ear"], store="both")
     assert {(row["variant"], row["store"], row["sees_gold"]) for row in rows} == {("ear", "both", True)}
     assert rows[0]["difference"] == pytest.approx(100 - 100 * np.nanmean(values[0], 1).mean())
-    both = experiment.compared(setting, reached, queries, "retriever")
+    both = comparisons.compared(setting, reached, queries, "retriever")
     assert ["difference" in row for row in both] == [False] * 3 + [True] * 3
 
 
@@ -157,12 +158,12 @@ def test_pictures_tell_who_asks_the_critic_and_what_chance_gives():
         "category": ["single-hop", "temporal"] * 2, "variant": ["retriever"] * 2 + ["ear"] * 2,
         "sees_gold": [None, None, True, True], "measured": [3.4, 3.6, 2.5, 2.2], "metric": ["observations"] * 4,
     })  # fmt: skip
-    figure = plots.bars(frame, "category", "observations", static={"chance": 2.5})
+    figure = figures.bars(frame, "category", "observations", static={"chance": 2.5})
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["Only Retriever", "EAR *", "By chance"]
     assert any(set(line.get_ydata()) == {2.5} for line in figure.axes[0].lines)
-    figure = plots.intervals(frame, y="category", by="variant")
+    figure = figures.intervals(frame, y="category", by="variant")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Only Retriever", "EAR *"]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["Single Hop", "Temporal"]
-    figure = plots.intervals(frame[frame["category"] == "temporal"], y="variant")
+    figure = figures.intervals(frame[frame["category"] == "temporal"], y="variant")
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["Only Retriever", "EAR *"]

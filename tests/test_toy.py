@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earlib.datasets import load, statistics, toy
+from earlib.data import toy
+from earlib.data.benchmarks import load, statistics
 
 seeds = st.integers(0, 2**32)
 

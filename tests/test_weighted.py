@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from earlib import evaluate, experiment, weighted
-from earlib.experiment import Setting
+from earlib.experiments import measures, runs, settings
+from earlib.experiments.settings import Setting
+from earlib.extensions import fixed_weight
 
 HYBRID = {"dataset": "toy", "seeds": 3, "first_stage": "hybrid", "reranker": "bm25"}
 WEIGHTS = [0.0, 0.3, 3.0]
@@ -15,8 +16,8 @@ WEIGHTS = [0.0, 0.3, 3.0]
 def test_each_seed_takes_the_weight_that_is_best_on_questions_it_kept_from_training(split):
     """By a plain loop over questions."""
     setting = Setting(**HYBRID, split=split)
-    found = experiment.candidates_of(setting, 30)
-    answers, chosen = weighted.run_weighted(setting, 30, WEIGHTS)
+    found = settings.candidates_of(setting, 30)
+    answers, chosen = fixed_weight.run_weighted(setting, 30, WEIGHTS)
 
     def slate(number, w):
         cosine = (found.bank[found.index[number]].double() @ found.query[number].double()).tolist()
@@ -25,10 +26,10 @@ def test_each_seed_takes_the_weight_that_is_best_on_questions_it_kept_from_train
 
     def recall(numbers, w):
         slates = torch.tensor([slate(number, w) for number in numbers])[None]
-        return evaluate.measure(found, torch.from_numpy(numbers)[None], slates)[0, 0]
+        return measures.measure(found, torch.from_numpy(numbers)[None], slates)[0, 0]
 
     for seed in range(3):
-        train, evaluation = experiment.split(found.scopes, setting, seed)
+        train, evaluation = settings.split(found.scopes, setting, seed)
         part = train[int(0.8 * len(train)) :]
         means = [np.nanmean(recall(part, w)) for w in WEIGHTS]
         assert chosen[seed] == WEIGHTS[int(np.argmax(means))] and not set(part) & set(evaluation)
@@ -41,6 +42,6 @@ def test_each_seed_takes_the_weight_that_is_best_on_questions_it_kept_from_train
 
 def test_no_weight_is_the_retriever():
     setting = Setting(**HYBRID)
-    answers, _ = weighted.run_weighted(setting.model_copy(update={"first_stage": "dense"}), 20, [0.0])
-    static = experiment.run_control(Setting(dataset="toy", seeds=3), "retriever")
+    answers, _ = fixed_weight.run_weighted(setting.model_copy(update={"first_stage": "dense"}), 20, [0.0])
+    static = runs.run_control(Setting(dataset="toy", seeds=3), "retriever")
     assert np.array_equal(answers.values, static.values, equal_nan=True)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from test_devices import found  # noqa: F401 (fixture)
 from torch.nn.functional import normalize
 
-from earlib import evaluate, experiment
-from earlib.candidates import Candidates
-from earlib.config import VARIANTS, Config
-from earlib.critic import SimulatedCritic
-from earlib.experiment import Setting
-from earlib.learner import Learner
+from earlib.core.config import VARIANTS, Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.learner import Learner
+from earlib.data.candidates import Candidates
+from earlib.experiments import measures, runs, settings
+from earlib.experiments.settings import Setting
 
 SEEDS = (0, 1)
 TRAINED = [name for name, variant in VARIANTS.items() if variant.learns and not variant.changes.get("side")]
@@ -53,7 +53,7 @@ def learned(found, name, optimizer):  # noqa: F811
     learner = Learner(config, found, SimulatedCritic(config, found.gold), SEEDS, torch.float64)
     steps = list(learner.train(order[:, :80]))
     slates = learner.retrieve(order[:, 80:], VARIANTS[name].explorer)
-    return steps, slates, evaluate.measure(found, order[:, 80:], slates), learner
+    return steps, slates, measures.measure(found, order[:, 80:], slates), learner
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINED if name != "shuffled_citations"])
@@ -77,12 +77,12 @@ def test_a_setting_asks_for_a_width_and_its_run_is_another(monkeypatch, tmp_path
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
     narrow, wide = Setting(dataset="toy", seeds=1, train_queries=8), Setting(dataset="toy", seeds=1, width=400)
     wide = wide.model_copy(update={"train_queries": 8})
-    assert experiment.candidates_of(wide, 20).bank.shape[1] == 400
+    assert settings.candidates_of(wide, 20).bank.shape[1] == 400
     sgd = Config(optimizer="sgd")
-    assert np.array_equal(experiment.run(narrow, sgd).adapter, experiment.run(wide, sgd).adapter, equal_nan=True)
+    assert np.array_equal(runs.run(narrow, sgd).adapter, runs.run(wide, sgd).adapter, equal_nan=True)
     assert len(list((tmp_path / "runs").iterdir())) == 2
     with pytest.raises(ValueError, match="width = 100: expected at least 384"):
-        experiment.candidates_of(narrow.model_copy(update={"width": 100}), 20)
+        settings.candidates_of(narrow.model_copy(update={"width": 100}), 20)
 
 
 def test_the_dtype_stays(found):  # noqa: F811

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from earlib import experiment
-from earlib.config import Config
-from earlib.llm import NoModel, Request, measures, parsing, prompts
+from earlib.core.config import Config
+from earlib.experiments import comparisons, settings
+from earlib.llm import NoModel, Request, grading, parsing, prompts
 from earlib.llm.models import connect, reply_tokens
 
 CONSTANT = "constant_answer"
@@ -46,13 +46,13 @@ def subset(setting, number):
 
 
 def _split(setting):
-    scopes = [query.scope for query in experiment.benchmark(setting.dataset).asked]
-    return experiment.split(scopes, setting, 0)
+    scopes = [query.scope for query in settings.benchmark(setting.dataset).asked]
+    return settings.split(scopes, setting, 0)
 
 
 def of_panel(panel, setting):
     """The questions of a panel, in order."""
-    asked = experiment.benchmark(setting.dataset).asked
+    asked = settings.benchmark(setting.dataset).asked
     return [asked[number] for number in subset(setting, panel.questions)]
 
 
@@ -63,7 +63,7 @@ def texts(setting, numbers, slates):
 
     Parameters
     ----------
-    setting : experiment.Setting
+    setting : settings.Setting
     numbers : numpy.ndarray
         Question numbers, `[n]`.
     slates : numpy.ndarray
@@ -73,8 +73,8 @@ def texts(setting, numbers, slates):
     -------
     list of list of str
     """
-    index = experiment.candidates_of(setting, Config().depth).index.numpy()
-    memories = experiment.benchmark(setting.dataset, setting.captions, setting.dates).memories
+    index = settings.candidates_of(setting, Config().depth).index.numpy()
+    memories = settings.benchmark(setting.dataset, setting.captions, setting.dates).memories
     read = [[memories[row] for row in rows] for rows in np.take_along_axis(index[numbers], slates, 1)]
     return [[f"[{one.date}] {one.text}" if one.date else one.text for one in slate] for slate in read]
 
@@ -85,7 +85,7 @@ def answer(panel, setting, slates):
     Parameters
     ----------
     panel : Panel
-    setting : experiment.Setting
+    setting : settings.Setting
     slates : dict of str to numpy.ndarray
         Of each system, `[n, s]` candidate indices. All are asked at once; equal slates are one question.
 
@@ -156,8 +156,8 @@ def graded(panel, setting, slates):
     -------
     dict of str to Graded
     """
-    said, asked = answer(panel, setting, slates), experiment.benchmark(setting.dataset).asked
-    constant = measures.constant_answer([asked[number].answer for number in _split(setting)[0]])
+    said, asked = answer(panel, setting, slates), settings.benchmark(setting.dataset).asked
+    constant = grading.constant_answer([asked[number].answer for number in _split(setting)[0]])
     said[CONSTANT] = [Said(constant)] * len(subset(setting, panel.questions))
     verdicts = iter(judge(panel, of_panel(panel, setting) * len(said), [*chain(*said.values())]))
     return {name: Graded(one, [next(verdicts) for _ in one]) for name, one in said.items()}
@@ -172,8 +172,8 @@ def scores(panel, setting, given):
         By measure and system, `[1, n]`, between 0 and 1; NaN where a reply cannot be read.
     """
     golds = [one.answer for one in of_panel(panel, setting)]
-    f1 = {name: measures.f1([said.value for said in one.answers], golds)[None] for name, one in given.items()}
-    j = {name: measures.judged([said.value for said in one.verdicts])[None] for name, one in given.items()}
+    f1 = {name: grading.f1([said.value for said in one.answers], golds)[None] for name, one in given.items()}
+    j = {name: grading.judged([said.value for said in one.verdicts])[None] for name, one in given.items()}
     return {"f1": f1, "j": j}
 
 
@@ -183,8 +183,8 @@ def rows(panel, setting, reached, baseline, names=None, categories=None, **keys)
     Parameters
     ----------
     panel : Panel
-    setting : experiment.Setting
-    reached : dict of str to experiment.Answers
+    setting : settings.Setting
+    reached : dict of str to runs.Answers
         What each system retrieved; the slates of seed 0 are read.
     baseline : str
     names : sequence of str, optional
@@ -229,16 +229,16 @@ def _of_type(kind):
 
 def _counts(setting, queries, kind):
     """Which questions are of a type, bool of the shape of `queries`."""
-    asked = experiment.benchmark(setting.dataset).asked
+    asked = settings.benchmark(setting.dataset).asked
     return np.array([[kind in (None, "all types", asked[number].category) for number in queries[0]]])
 
 
 def row(setting, variant, metric, values, queries, baseline=None, **keys):
-    """One row of a language model's numbers, as `experiment.rows` makes it; a dash where no reply can be read.
+    """One row of a language model's numbers, as `comparisons.rows` makes it; a dash where no reply can be read.
 
     Parameters
     ----------
-    setting : experiment.Setting
+    setting : settings.Setting
     variant, metric : str
     values, queries : numpy.ndarray
         `[1, n]`; NaN where a reply cannot be read.
@@ -257,7 +257,7 @@ def row(setting, variant, metric, values, queries, baseline=None, **keys):
     if baseline is not None and np.isnan(values - baseline).all():
         baseline = None
     alone = setting.model_copy(update={"seeds": 1})
-    (made,) = experiment.rows(alone, variant, values[None], queries, baseline, measures=(metric,), **keys, varies=True)
+    (made,) = comparisons.rows(alone, variant, values[None], queries, baseline, measures=(metric,), **keys, varies=True)
     return {**made, "excluded": None}  # what is left out here was not read: `unparsed` and `refused` count it
 
 
@@ -276,7 +276,7 @@ def judge_rows(panel, setting, reached, baseline, **keys):
     """Rows that tell what the judge is worth: how often it is right on planted answers, and how often it changes.
 
     Right are the verdict Yes on a question's gold answer, as it is or in a sentence, and No on the answer to another
-    question (`measures.planted`). Flips are verdicts on the baseline's answers that a second pass changes.
+    question (`grading.planted`). Flips are verdicts on the baseline's answers that a second pass changes.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def judge_rows(panel, setting, reached, baseline, **keys):
     """
     questions, queries = of_panel(panel, setting), subset(setting, panel.questions)[None]
     golds, categories = [one.answer for one in questions], [one.category for one in questions]
-    tried = measures.planted(golds, categories, np.random.default_rng(0))
+    tried = grading.planted(golds, categories, np.random.default_rng(0))
     told = {"judge": panel.judge, **keys}
     try:
         verdicts = judge(panel, [questions[one.question] for one in tried], [Said(one.candidate) for one in tried])
@@ -308,6 +308,6 @@ def judge_rows(panel, setting, reached, baseline, **keys):
                 values[0, one.question] = np.nan if said.value is None else said.value == one.right
         lost = {"unparsed": int((np.isnan(values) & (place >= 0)).sum())}
         made.append(row(setting, None, "judge_right", values, place, candidate=name, **told, **lost))
-    flips = measures.flips(*passes)[None]
+    flips = grading.flips(*passes)[None]
     lost = {"unparsed": int(np.isnan(flips).sum())}
     return [*made, row(setting, None, "judge_flips", flips, queries, candidate=AGAIN, llm=panel.llm, **told, **lost)]

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from earlib import paths
 from earlib.llm import Reply, checks
 from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached, Usage
-from earlib.llm.cache import Cache, key
+from earlib.llm.replies import Cache, key
 
 OPENAI = "https://api.openai.com/v1"
 DOUBLINGS = 4  # of the budget of a reply that spent it without saying anything

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import requests
 
 from earlib import paths
-from earlib.datasets import near
-from earlib.datasets.download import File, Unavailable, obtain
+from earlib.core.config import near
+from earlib.data.download import File, Unavailable, obtain
 from earlib.llm import NoModel
 
 HOST, PORT = "127.0.0.1", 8047  # fixed: the address is a part of what a reply is kept under

@@ -20,7 +20,7 @@ from functools import cache
 from importlib import resources
 from itertools import count
 
-from earlib.datasets import near
+from earlib.core.config import near
 
 VARIANTS = ("paper", "marked")
 

@@ -7,7 +7,7 @@ from importlib import resources
 
 import yaml
 
-from earlib.config import VARIANTS
+from earlib.core.config import VARIANTS
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 

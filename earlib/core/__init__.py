@@ -1,0 +1,1 @@
+"""The paper's system: adapter, explorer, critic, replay, objective and learner."""

@@ -1,0 +1,174 @@
+"""Residual Retrieval Adapter (Eqs. 3 and 4): scores of candidate memories after a learned linear map.
+
+R adapters, one a replica (a seed), are held side by side and run as batched matrix products.
+"""
+
+import numpy as np
+import torch
+
+from earlib.core import randomness
+
+LARGE = 2**23  # multiply-adds from which a product fills a CPU's cores by itself
+
+
+def _product(left, right, out, beta=0, alpha=1):
+    """out = beta * out + alpha * left @ right, `[R, a, b] x [R, b, c]`; on a CPU large ones replica by replica.
+
+    A batched product gives each thread whole matrices: three replicas on two cores would leave one core idle for a
+    third of the time. One product after the other keeps both busy, once it is large enough to be worth the call.
+    """
+    if out.is_cuda or left[0].numel() * right.shape[2] < LARGE:
+        return out.baddbmm_(left, right, beta=beta, alpha=alpha)
+    for replica in range(len(out)):
+        out[replica].addmm_(left[replica], right[replica], beta=beta, alpha=alpha)
+    return out
+
+
+class _AdaptedScores(torch.autograd.Function):
+    """z = q~ . m~ for every pair, with q~ = (I + W_q) q and m~ = (I + W_m) m, of unit length or not.
+
+    The gradient is written out, since most of it is thin: with g = dL/dz and u the adapted embeddings before scaling,
+
+        dL/du_m = sum over queries of  g u_q / (|u_q| |u_m|)  -  u_m (sum over queries of g z) / |u_m|^2,
+
+    whose first part has one direction a query, so that only the second is a sum over all memories.
+    """
+
+    @staticmethod
+    def forward(ctx, W_q, W_m, query, memory, normalise):
+        u_q = _product(query, W_q.mT, query.clone(), beta=1)
+        u_m = _product(memory, W_m.mT, memory.clone(), beta=1)
+        scores = _product(u_q, u_m.mT, query.new_empty(*query.shape[:2], memory.shape[1]))
+        length_q, length_m = query.new_ones(1), memory.new_ones(memory.shape[:2])
+        if normalise:
+            length_q = torch.linalg.vector_norm(u_q, dim=-1, keepdim=True)
+            length_m = torch.linalg.vector_norm(u_m, dim=-1)
+            scores /= length_q * length_m.unsqueeze(1)
+        ctx.normalise = normalise
+        ctx.save_for_backward(query, memory, u_q, u_m, length_q, length_m, scores)
+        ctx.mark_non_differentiable(u_m, length_m)
+        return scores, u_m, length_m
+
+    @staticmethod
+    def backward(ctx, g, _memory, _length):
+        query, memory, u_q, u_m, length_q, length_m, scores = ctx.saved_tensors
+        along = g / (length_q * length_m.unsqueeze(1)) if ctx.normalise else g
+        grad_u_q = _product(along, u_m, torch.empty_like(query))
+        shrink = g * scores if ctx.normalise else None
+        if ctx.normalise:
+            grad_u_q -= u_q * (shrink.sum(-1, keepdim=True) / length_q.square())
+        grad_q, grad_m = query.new_empty(2, len(query), query.shape[2], query.shape[2])
+        _product(grad_u_q.mT, query, grad_q)
+        if not ctx.needs_input_grad[1]:
+            return grad_q, None, None, None, None
+        _product(u_q.mT, _product(along, memory, torch.empty_like(query)), grad_m)
+        if ctx.normalise:
+            scaled = u_m * (shrink.sum(1) / length_m.square()).unsqueeze(-1)
+            _product(scaled.mT, memory, grad_m, beta=1, alpha=-1)
+        return grad_q, grad_m, None, None, None
+
+
+class Adapter:
+    """R residual adapters, whose matrices W_q and W_m have the shape `[R, d, d]`.
+
+    Parameters
+    ----------
+    start : sequence of torch.Tensor
+        What is learned, as `start` makes it.
+    kind : {"full", "low-rank", "diagonal", "query"}
+        What these say of W_q and W_m. Of a low-rank adapter the product is formed: it saves parameters, not time.
+    normalise : bool
+        Whether adapted embeddings have unit length (Eq. 3) or not (Algorithm 3, line 1).
+    dtype, device
+        Of the parameters.
+
+    Attributes
+    ----------
+    parameters : list of torch.Tensor
+        What an optimizer changes.
+    """
+
+    def __init__(self, start, kind="full", normalise=True, dtype=torch.float32, device="cpu"):
+        self.kind, self.normalise = kind, normalise
+        self.parameters = [part.to(device, dtype).clone().requires_grad_() for part in start]
+
+    @property
+    def matrices(self):
+        """W_q and W_m, differentiable in the parameters."""
+        if self.kind == "low-rank":
+            A_q, A_m, B_q, B_m = self.parameters
+            return B_q @ A_q, B_m @ A_m
+        if self.kind == "diagonal":
+            return tuple(torch.diag_embed(entries) for entries in self.parameters)
+        if self.kind == "query":
+            return self.parameters[0], torch.zeros_like(self.parameters[0])
+        return tuple(self.parameters)
+
+    def score(self, query, memory):
+        """Score every memory for every query of a replica (Eq. 4's z).
+
+        Parameters
+        ----------
+        query : torch.Tensor
+            Embeddings of the frozen encoder, `[R, Q, d]`.
+        memory : torch.Tensor
+            Likewise, `[R, U, d]`: each memory once, whoever has it as a candidate.
+
+        Returns
+        -------
+        scores : torch.Tensor
+            `[R, Q, U]`, differentiable in the parameters.
+        adapted : torch.Tensor
+            (I + W_m) m, `[R, U, d]`, before scaling; without gradient.
+        length : torch.Tensor
+            What each is divided by, `[R, U]`; ones where embeddings are not normalised.
+        """
+        return _AdaptedScores.apply(*self.matrices, query, memory, self.normalise)
+
+
+def start(config, seeds, dimension):
+    """What an adapter of a configuration starts from, one replica a seed: the ranking starts as the retriever's.
+
+    Parameters
+    ----------
+    config : Config
+    seeds : sequence of int
+        Of the random numbers in it.
+    dimension : int
+        d.
+
+    Returns
+    -------
+    list of torch.Tensor
+        Full: W_q and W_m, `[R, d, d]`, zero or normal. Query: W_q alone. Diagonal: their entries, `[R, d]`. Low-rank:
+        A_q and A_m, `[R, r, d]`, with entries of deviation 1 / sqrt(d), then B_q and B_m, `[R, d, r]`, zero.
+    """
+    R, d = len(seeds), dimension
+
+    def normal(deviation, shape):
+        drawn = [randomness.generator(seed, "start").normal(0, deviation, (2, *shape)) for seed in seeds]
+        return list(torch.from_numpy(np.stack(drawn, 1)))
+
+    if config.adapter == "low-rank":
+        return normal(d**-0.5, (config.rank, d)) + [torch.zeros(R, d, config.rank) for _ in range(2)]
+    if config.init == "normal":
+        return normal(0.01, (d, d))
+    shape = (R, d) if config.adapter == "diagonal" else (R, d, d)
+    return [torch.zeros(shape) for _ in range(1 if config.adapter == "query" else 2)]
+
+
+def gram(adapted, length, place):
+    """Similarity of each pair of a query's adapted candidates (Eq. 6), `[R, Q, K, K]`.
+
+    Parameters
+    ----------
+    adapted, length : torch.Tensor
+        As `Adapter.score` returns them.
+    place : torch.Tensor
+        Where a query's K candidates stand among the U memories, `[R, Q, K]`.
+    """
+    (R, U, d), (_, Q, K) = adapted.shape, place.shape
+    row = (place + torch.arange(0, R * U, U, device=place.device)[:, None, None]).flatten()
+    vectors = adapted.view(-1, d).index_select(0, row).view(R * Q, K, d)
+    lengths = length.flatten().index_select(0, row).view(R * Q, 1, K)
+    return (vectors @ vectors.mT / (lengths * lengths.mT)).view(R, Q, K, K)

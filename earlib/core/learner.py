@@ -1,0 +1,277 @@
+"""Assimilating Reflection (Algorithm 3), with RMM's update as one of its configurations; and inference.
+
+R replicas learn side by side, each with its own adapter, order of queries and random numbers.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from earlib.core import adapter, randomness
+from earlib.core.adapter import Adapter, gram
+from earlib.core.explorer import Exploration, explore, select_slate, tallied
+from earlib.core.objective import listwise_loss, log_likelihood, plackett_luce, ranking_loss
+from earlib.core.ordering import best, distinct, gumbel, shared
+from earlib.core.replay import ExperienceBuffer
+
+ABSENT = -1e4  # score of a candidate that is no more: never chosen, and nothing flows from or to it
+
+
+class Step(NamedTuple):
+    """What one update saw and did, for R replicas and the Q queries that share it."""
+
+    seen: int  # queries processed so far
+    exploration: Exploration
+    replayed: torch.Tensor  # [R, Q, n] positions in the buffer
+    replay_slates: torch.Tensor  # [R, Q, n, s]; no members where the loss is one of all candidates
+    current_loss: torch.Tensor  # [R]
+    replay_loss: torch.Tensor  # [R]
+
+
+class Learner:
+    """An online reranker: it ranks, asks the critic, and adapts.
+
+    Parameters
+    ----------
+    config : Config
+    candidates : Candidates
+        First-stage result: embeddings, K candidates a query, and where `config.side` is not 0 their side information.
+    critic : callable
+        As in `earlib.core.critic`.
+    seeds : sequence of int
+        One a replica.
+    dtype : torch.dtype
+        Of all floating-point work.
+
+    Raises
+    ------
+    ValueError
+        If side information has a weight and the candidates carry none.
+    """
+
+    def __init__(self, config, candidates, critic, seeds, dtype=torch.float32):
+        self.config, self.critic, self.seeds = config, critic, tuple(seeds)
+        self.dtype, self.device = dtype, candidates.bank.device
+        self.query, self.bank = candidates.query.to(dtype), candidates.bank.to(dtype)
+        self.index = shared(candidates.bank, candidates.index)
+        if (config.side or config.learned_side) and candidates.side is None:
+            term = "learned_side" if config.learned_side else f"side (lambda_side = {config.side:g})"
+            raise ValueError(f"{term}: the candidates carry no scores; name a reranker")
+        self.side = candidates.side.to(dtype) if config.side or config.learned_side else None
+        R, d = len(self.seeds), self.query.shape[1]
+        start = adapter.start(config, self.seeds, d)
+        self.adapter = Adapter(start, config.adapter, config.normalise, dtype, self.device)
+        weight = torch.full((R,), config.side_start, dtype=dtype, device=self.device)
+        self.side_weight = weight.requires_grad_(config.learned_side)
+        self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], config.rounds)
+        groups = [{"params": self.adapter.parameters, "lr": config.learning_rate}]
+        if config.learned_side:
+            groups.append({"params": [self.side_weight], "lr": config.side_rate})
+        kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+        self.optimizer = kinds[config.optimizer](groups, fused=True)
+        self.parameters = [parameter for group in groups for parameter in group["params"]]
+
+    def train(self, order, uniforms=None):
+        """Learn from a stream of queries, one update a batch.
+
+        Parameters
+        ----------
+        order : torch.Tensor
+            Query numbers, `[R, N]`; a query may come again.
+        uniforms : Uniforms, optional
+            Drawn from the seeds if left out.
+
+        Yields
+        ------
+        Step
+            After each update.
+
+        Raises
+        ------
+        FloatingPointError
+            If the loss is no longer finite: nothing of a diverged adapter is ever ranked or reported.
+        """
+        if uniforms is None:
+            K = self.index.shape[1]
+            uniforms = randomness.draw(self.config, self.seeds, order, K, len(self.query), "train", self.device)
+        for first in range(0, order.shape[1], self.config.batch_size):
+            stop = min(first + self.config.batch_size, order.shape[1])
+            yield self.update(order[:, first:stop], uniforms.part(first, stop))
+
+    def update(self, queries, uniforms, told=None):
+        """One update (Algorithm 3). What is replayed is chosen first, so that all embeddings are adapted at once.
+
+        Parameters
+        ----------
+        queries : torch.Tensor
+            Query numbers, `[R, Q]`.
+        uniforms : Uniforms
+        told : Exploration, optional
+            What the critic has said already, `[R, Q, ..]`; left out, it is asked.
+
+        Returns
+        -------
+        Step
+        """
+        Q = queries.shape[1]
+        positions, replayed = self.buffer.choose(queries, uniforms.choice)
+        scores, adapted, length, place = self._score(torch.cat([queries, replayed.flatten(1)], 1))
+        self._check(scores, "scores")
+        current, past = scores[:, :Q], scores[:, Q:]
+        similarity = gram(adapted, length, place[:, :Q])
+        exploration, noise = told, None
+        if told is None:
+            exploration, noise = self._explore(queries, current.detach(), similarity, uniforms)
+        self.buffer.add(queries, exploration.shown, exploration.cited)
+        current_loss = self._current_loss(current, exploration, noise)
+        slates, replay_loss = self._replay_loss(past, positions, uniforms)
+        total = current_loss + self.config.replay_weight * replay_loss
+        self._check(total, "loss")
+        gradients = torch.autograd.grad(total.sum(), self.parameters)  # replicas share nothing: each its own
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient.contiguous()  # fused optimizers read memory, whatever the strides say
+        self.optimizer.step()
+        return Step(self.buffer.size, exploration, positions, slates, current_loss.detach(), replay_loss.detach())
+
+    def _check(self, values, name):
+        """Nothing is learned from numbers that are not finite: a comparison would take them for small ones."""
+        if not values.isfinite().all():
+            raise FloatingPointError(
+                f"the adapter diverged after {self.buffer.size} queries: {name} not finite "
+                f"({self.config.optimizer}, learning rate {self.config.learning_rate:g}); lower the learning rate"
+            )
+
+    def _score(self, queries):
+        """Adapted scores of queries given by number, `[R, n]`: `[R, n, K]`, with what `gram` needs.
+
+        Questions of one conversation share candidates, and replayed ones most of them; each memory is adapted once.
+        """
+        (R, n), d = queries.shape, self.query.shape[1]
+        query = self.query.index_select(0, queries.reshape(-1)).view(R, n, d)
+        rows, place = distinct(self.index.index_select(0, queries.reshape(-1)).view(R, -1))
+        memory = self.bank.index_select(0, rows.view(-1)).to(self.dtype).view(R, -1, d)
+        scores, adapted, length = self.adapter.score(query, memory)
+        place = place.view(R, n, -1)
+        scores = scores.gather(-1, place)
+        if self.config.learned_side:
+            scores = scores + self.side_weight[:, None, None] * self.side[queries]
+        return scores, adapted, length, place
+
+    def _side(self, queries):
+        """Side information of the Explorer on queries given by number, `[R, n, K]`; None where it has no weight."""
+        return self.side[queries] if self.config.side else None
+
+    def _explore(self, queries, scores, similarity, uniforms):
+        """The T slates of training, and the noise that RMM's are drawn with, `[R, Q, T, K]` (Algorithm 3, 3-6)."""
+
+        def ask(t, slates):
+            return self.critic(queries, slates, uniforms.critic[:, :, t])
+
+        kind, size = self.config.training_slates, self.config.slate_size
+        if kind == "explorer":
+            return explore(self.config, scores, similarity, ask, self.config.rounds, self._side(queries)), None
+        noise = gumbel(uniforms.slate).to(self.dtype)
+        if kind == "all":
+            slates = torch.arange(scores.shape[-1], device=self.device).expand(noise.shape)
+        else:
+            slates = best(noise if kind == "random" else scores.unsqueeze(2) + noise, size)
+        answers = [ask(t, slate) for t, slate in enumerate(slates.unbind(2))]
+        citations, readable = (torch.stack(parts, 2) for parts in zip(*answers, strict=True))
+        return tallied(slates, citations, readable, scores), noise if kind == "gumbel" else None
+
+    def _current_loss(self, scores, exploration, noise):
+        """L_cur (Eq. 10), mean over the batch, `[R]`."""
+        if self.config.objective != "reward":
+            return self._listwise(scores, exploration.cited > 0, exploration.shown > 0).mean(-1)
+        log_p = self._log_p(scores.unsqueeze(2), exploration.slates, noise)
+        terms = log_p.flatten(2), exploration.citations.flatten(2), exploration.readable.flatten(2)
+        return ranking_loss(*terms, self.config.baseline).mean(-1)
+
+    def _listwise(self, scores, useful, observed):
+        """The loss of a list of candidates, `[...]`, by which of them were found useful, and observed at all."""
+        counted = scores > ABSENT if self.config.unseen == "negative" else observed & (scores > ABSENT)
+        return listwise_loss(self.config.objective, scores / self.config.softmax_temperature, useful, counted)
+
+    def _replay_loss(self, scores, positions, uniforms):
+        """Draw slates of the replayed experiences with the current adapter, L_rep (Eq. 16; Algorithm 3, 15-22)."""
+        count = positions.shape[-1]
+        if not count:
+            return positions, torch.zeros(len(positions), dtype=self.dtype, device=self.device)
+        scores = scores.unflatten(1, positions.shape[1:])
+        rewards, observed = self.buffer.recall(positions)
+        if self.config.objective != "reward":
+            return positions[..., None][..., :0], self._listwise(scores, rewards > 0, observed).mean(-1).mean(-1)
+        slates, noise = self._replay_slates(scores.detach(), observed, uniforms, count)
+        counted = scores.gather(-1, slates) > ABSENT
+        if self.config.unseen == "left out":
+            counted &= observed.gather(-1, slates)
+        log_p = self._log_p(scores, slates, noise)
+        loss = ranking_loss(log_p, rewards.gather(-1, slates), counted, self.config.baseline)
+        return slates, loss.mean(-1).mean(-1)
+
+    def _replay_slates(self, scores, observed, uniforms, count):
+        """Sample slates with the Gumbel trick (Appendix A.1)."""
+        tau, noise = self.config.temperature, gumbel(uniforms.replay[:, :, :count]).to(self.dtype)
+        if self.config.replay_slate == "gumbel":
+            perturbed = scores + noise
+        elif self.config.replay_slate == "scaled":
+            perturbed = scores / tau + noise
+        else:
+            perturbed = (scores + noise) / tau + gumbel(uniforms.draw[:, :, :count]).to(self.dtype)
+        if self.config.unseen == "left out":
+            perturbed = perturbed.masked_fill(~observed, -torch.inf)
+        return best(perturbed, self.config.slate_size), noise
+
+    def _log_p(self, scores, slates, noise):
+        """log p of the slate's members under the chosen reading; an Explorer's slate has no noise."""
+        scores = scores / self.config.softmax_temperature
+        if self.config.likelihood == "plackett-luce":
+            return plackett_luce(scores, slates)
+        if self.config.likelihood == "noisy" and noise is not None:
+            scores = (scores + noise) / self.config.temperature
+        return log_likelihood(scores, slates)
+
+    @torch.no_grad()
+    def retrieve(self, queries, explorer=False, uniforms=None):
+        """Final slates: adapter-only, or Explorer-assisted with T - 1 critic calls (Training and Inference).
+
+        Parameters
+        ----------
+        queries : torch.Tensor
+            Query numbers, `[R, E]`.
+        explorer : bool
+            Whether to explore, asking the critic.
+        uniforms : Uniforms, optional
+            Drawn from the seeds for testing if left out.
+
+        Returns
+        -------
+        torch.Tensor
+            Candidate indices, `[R, E, s]`, best first.
+        """
+        config = self.config
+        noisy = config.test_noise and not explorer
+        if uniforms is None and (explorer or noisy):
+            K = self.index.shape[1]
+            uniforms = randomness.draw(config, self.seeds, queries, K, len(self.query), "test", self.device)
+        scores, adapted, length, place = self._score(queries)
+        if not scores.isfinite().all():
+            raise FloatingPointError(f"the adapter diverged: scores are not finite; lower learning_rate in {config}")
+        if not explorer:
+            noise = gumbel(uniforms.slate[:, :, 0]).to(self.dtype) if noisy else 0
+            return best(scores + noise, config.slate_size)
+
+        def ask(t, slates):
+            return self.critic(queries, slates, uniforms.critic[:, :, t])
+
+        similarity, side = gram(adapted, length, place), self._side(queries)
+        if config.test_slate == "after":
+            found = explore(config, scores, similarity, ask, config.rounds, side)
+            first = best(scores, scores.shape[-1])
+            useful = (found.cited > 0).gather(-1, first)
+            return first.gather(-1, best(useful.to(self.dtype), config.slate_size))
+        found = explore(config, scores, similarity, ask, config.rounds - 1, side)
+        statistics = found.shown, found.cited
+        if config.statistics == "reset":
+            statistics = torch.zeros_like(scores), torch.zeros_like(scores)
+        return select_slate(config, scores, similarity, *statistics, side)

@@ -1,0 +1,143 @@
+"""Experience Buffer (Eqs. 11 to 16): past queries with their citations, and which of them to replay."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from earlib.core.ordering import best
+
+
+class ExperienceBuffer:
+    """Experiences of R replicas, in the order in which their queries came.
+
+    An experience is a query (by number; its embeddings are those before the adapter), how often each of its K
+    candidates was shown, and the sum of the citations that it received.
+
+    Parameters
+    ----------
+    config : Config
+    query : torch.Tensor
+        Embeddings of all queries before the adapter, `[N, d]`.
+    replicas, depth, rounds : int
+        R, K and T.
+    """
+
+    def __init__(self, config, query, replicas, depth, rounds):
+        self.config, self.rounds, self.size = config, rounds, 0
+        floats = {"dtype": query.dtype, "device": query.device}
+        if config.replay_choice == "similarity":
+            unit = F.normalize(query.double(), dim=-1)
+            self.similarity = unit @ unit.T
+        self.queries = torch.zeros(replicas, 0, dtype=torch.int64, device=query.device)
+        self.shown = torch.zeros(replicas, 0, depth, **floats)
+        self.cited = torch.zeros(replicas, 0, depth, **floats)
+        self.reward = torch.zeros(replicas, 0, **floats)
+
+    def add(self, queries, shown, cited):
+        """Store one experience a query (Algorithm 3, line 13).
+
+        Parameters
+        ----------
+        queries : torch.Tensor
+            Query numbers, `[R, Q]`.
+        shown, cited : torch.Tensor
+            `[R, Q, K]`.
+        """
+        new = {"queries": queries, "shown": shown, "cited": cited}
+        if self.config.replay_choice == "reward":
+            new["reward"] = self._reward(shown, cited)
+        start, self.size = self.size, self.size + queries.shape[1]
+        for name, values in new.items():
+            stored = grown(getattr(self, name), start, self.size, axis=1)
+            stored[:, start : self.size] = values
+            setattr(self, name, stored)
+
+    def _closeness(self, queries, pool):
+        """Similarity of queries to those of a pool, `[R, Q]` and `[R, Q, P]` to `[R, Q, P]`."""
+        return self.similarity[queries].gather(-1, pool)
+
+    def _reward(self, shown, cited):
+        """Mean aggregated citation of an experience."""
+        over = shown.clamp(min=1) if self.config.aggregate == "shown" else self.rounds
+        observed = (shown > 0).to(shown.dtype)
+        return (cited / over).sum(-1) / observed.sum(-1).clamp(min=1)
+
+    def choose(self, queries, uniforms=None):
+        """Choose what each query of a batch replays (Eq. 15; Appendix B.2); the batch itself is stored afterwards.
+
+        Parameters
+        ----------
+        queries : torch.Tensor
+            Query numbers of the batch, `[R, Q]`.
+        uniforms : torch.Tensor, optional
+            `[R, Q, B]`, for the random choice.
+
+        Returns
+        -------
+        positions : torch.Tensor
+            In the buffer, `[R, Q, n]`, n = min(B, pool): as many as there are until B. Queries that share an update
+            do not replay each other: past experiences, and the query's own where the configuration says so.
+        numbers : torch.Tensor
+            The queries at these positions, `[R, Q, n]`.
+        """
+        (R, Q), past = queries.shape, self.size
+        pool = self.queries[:, None, :past].expand(R, Q, past)
+        if self.config.replay_current:
+            pool = torch.cat([pool, queries[..., None]], -1)
+        count = min(self.config.replay_size, pool.shape[-1])
+        if not count:
+            return pool[..., :0], pool[..., :0]
+        if self.config.replay_choice == "random":
+            column = _without_replacement(uniforms[..., :count], pool.shape[-1])
+        elif self.config.replay_choice == "reward":
+            column = best(-self.reward[:, None, :past].expand(R, Q, past), count)
+        else:
+            column = best(self._closeness(queries, pool), count)
+        own = past + torch.arange(Q, device=queries.device)[:, None]
+        return torch.where(column < past, column, own), pool.gather(-1, column)
+
+    def recall(self, positions):
+        """Look experiences up.
+
+        Parameters
+        ----------
+        positions : torch.Tensor
+            `[R, ...]`.
+
+        Returns
+        -------
+        rewards : torch.Tensor
+            +1 for candidates whose mean citation is above 0, -1 for the others, `[R, ..., K]` (Appendix A.1).
+        observed : torch.Tensor
+            bool, `[R, ..., K]`: O^(n) of Eq. 11, the candidates that the critic was shown.
+        """
+        replica = torch.arange(len(positions), device=positions.device).view(-1, *[1] * (positions.dim() - 1))
+        cited, shown = self.cited[replica, positions], self.shown[replica, positions]
+        return torch.where(cited > 0, 1, -1), shown > 0
+
+
+def grown(stored, used, needed, axis=0, least=64):
+    """A tensor or array with room for `needed` entries, doubled where it must be, so that adding stays cheap.
+
+    What must grow is made anew, its first `used` entries kept: who reads the old one goes on seeing what it saw.
+    """
+    if needed <= stored.shape[axis]:
+        return stored
+    shape, kept = list(stored.shape), (slice(None),) * axis + (slice(used),)
+    shape[axis] = max(least, 2 * needed)
+    larger = np.zeros(shape, stored.dtype) if isinstance(stored, np.ndarray) else stored.new_zeros(shape)
+    larger[kept] = stored[kept]
+    return larger
+
+
+def _without_replacement(uniforms, pool):
+    """Draw distinct columns of a pool: pick j takes the floor(u_j (m - j))-th of those not yet taken."""
+    taken = uniforms.new_zeros(*uniforms.shape[:-1], 0, dtype=torch.int64)
+    picks = []
+    for j in range(uniforms.shape[-1]):
+        pick = (uniforms[..., j] * (pool - j)).long()
+        for earlier in taken.sort(-1).values.unbind(-1):
+            pick = pick + (pick >= earlier)
+        picks.append(pick)
+        taken = torch.stack(picks, -1)
+    return torch.stack(picks, -1) if picks else taken

@@ -1,0 +1,109 @@
+"""Files of a pinned model: from the search path, a pip package or the publisher; nothing unverified is loaded."""
+
+import hashlib
+import importlib.util
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+from earlib import paths
+
+PATIENCE = 5.0  # seconds that the publisher may take for its first answer
+
+
+def folder(entry, code=False, fetch=True):
+    """Folder of a model's files; the checksums of its weights are verified.
+
+    Weights whose checksum is on record may lie anywhere. Weights without one, and code that is to be run, are taken
+    only from the publisher's snapshot of the pinned revision in the hub's cache, whose files are named by their
+    checksums; a folder of the same name could hold anything.
+
+    Parameters
+    ----------
+    entry : Encoder or the like
+        Has `name`, `model`, `revision`, `weights`, `licence` and `package`.
+    code : bool
+        Whether the publisher's own code is to be run from there.
+    fetch : bool
+        Whether the publisher is asked for files that are not on this machine.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    ValueError
+        For weights with another checksum.
+    ConnectionError
+        If the files are nowhere and the publisher cannot be reached.
+    FileNotFoundError
+        If they are not on this machine and are not to be fetched.
+    """
+    places = []
+    if not code and all(expected for _, expected in entry.weights):
+        places = [place / entry.model.split("/")[-1] for place in paths.model_folders()]
+        module = importlib.util.find_spec(entry.package.replace("-", "_")) if entry.package else None  # not imported
+        places += [Path(place) / "model" for place in module.submodule_search_locations] if module else []
+    found = next((place for place in places if _complete(place, entry)), None)
+    found = found or _from_publisher(entry, places, code, fetch)
+    for name, expected in entry.weights:
+        _verify(found / name, expected, entry)
+    return found
+
+
+def _verify(file, expected, entry):
+    blob = file.resolve().name
+    expected = expected or (blob if re.fullmatch("[0-9a-f]{64}", blob) else "")  # the hub names large files by theirs
+    with open(file, "rb") as content:
+        actual = hashlib.file_digest(content, "sha256").hexdigest() if expected else ""
+    if actual != expected:
+        raise ValueError(
+            f"{file}: expected SHA-256 {expected} ({entry.name}: {entry.model} at {entry.revision}), found {actual}; "
+            "remove the file or put the publisher's there"
+        )
+
+
+def _complete(place, entry):
+    return all((place / name).is_file() for name in ["config.json", *(name for name, _ in entry.weights)])
+
+
+def _from_publisher(entry, places, code, fetch):
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    from earlib.data.download import in_time
+
+    wanted = ["*.json", "*.txt", "*.model", *(name for name, _ in entry.weights), *(["*.py"] if code else [])]
+    snapshot = partial(snapshot_download, entry.model, revision=entry.revision, allow_patterns=wanted)
+    try:
+        kept = Path(snapshot(local_files_only=True))  # of an earlier download
+        if _complete(kept, entry) and (not code or any(kept.glob("*.py"))):
+            return kept
+    except LocalEntryNotFoundError:
+        pass
+    if not fetch:
+        raise FileNotFoundError(f"{entry.name}: {entry.model} is not on this machine. {_next_step(entry, places)}")
+    try:
+        in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE), PATIENCE)
+        print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
+        return Path(snapshot())
+    except Exception as error:  # the hub client raises errors of several libraries
+        raise ConnectionError(
+            f"{entry.name}: no files in {' or '.join(map(str, places)) or constants.HF_HUB_CACHE}, and {entry.model} "
+            f"cannot be had from {constants.ENDPOINT} ({type(error).__name__}: {error}). {_next_step(entry, places)}"
+        ) from error
+
+
+def _next_step(entry, places):
+    if not places:
+        return (
+            f"On a machine with a network run `hf download {entry.model} --revision {entry.revision}` and copy the "
+            "hub's cache (HF_HOME); no other folder is taken, since nothing on record tells whether its files are right"
+        )
+    install = f", or run `pip install {entry.package}`" if entry.package else ""
+    return (
+        f"Put the files of revision {entry.revision} into {places[0]}, or name the folder that holds {places[0].name} "
+        f"in EARLIB_MODELS{install}"
+    )

@@ -1,0 +1,112 @@
+"""BM25 over memories that come one after another: nothing is indexed anew when one is added.
+
+Scores are those of the `bm25s` package, Lucene's form with its usual constants, over the memories that are alive:
+
+    score(q, m) = sum over words t of q:  log(1 + (N - n_t + 1/2) / (n_t + 1/2))  f / (f + k1 (1 - b + b l_m / l))
+
+with f the occurrences of t in m, n_t the memories that hold t, l_m the words of m and l their mean.
+"""
+
+from collections import Counter
+
+import bm25s
+import numpy as np
+
+from earlib.core.replay import grown
+
+K1, B = 1.5, 0.75
+
+
+def words(texts):
+    """The words of each text that count, as lists; English stop words and single letters do not."""
+    return bm25s.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
+
+
+class Words:
+    """Which rows hold which word, how often; rows are only ever appended.
+
+    Who reads says how many rows there were when it began and which of them are alive, so that a reader beside the one
+    writer sees an index that never changes: what is appended lies behind what it reads.
+    """
+
+    def __init__(self):
+        self._postings = {}  # word -> [2, capacity] rows and occurrences, and how many of them are in use
+        self._lengths, self._rows = np.zeros(64, np.int32), 0
+
+    def append(self, texts):
+        """Index the next rows; a row of no words (an empty text) is found by none.
+
+        Parameters
+        ----------
+        texts : sequence of str
+        """
+        held = words(list(texts)) if len(texts) else []
+        start, stop = self._rows, self._rows + len(held)
+        lengths = grown(self._lengths, start, stop)
+        lengths[start:stop] = [len(one) for one in held]
+        new = {}
+        for row, one in enumerate(held, start):
+            for word, count in Counter(one).items():
+                new.setdefault(word, []).append((row, count))
+        for word, pairs in new.items():
+            stored, size = self._postings.get(word, (np.zeros((2, 0), np.int32), 0))
+            stored = grown(stored, size, size + len(pairs), axis=1, least=2)
+            stored[:, size : size + len(pairs)] = np.transpose(pairs)
+            new[word] = stored, size + len(pairs)
+        # Nothing above counts before it is in place here: texts that cannot be indexed leave the index as it was.
+        self._postings.update(new)
+        self._lengths, self._rows = lengths, stop
+
+    def of_rows(self, rows):
+        """The index of some rows alone, which are counted anew from 0 on; no text is read again.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Ascending, int64.
+
+        Returns
+        -------
+        Words
+        """
+        number = np.full(self._rows, -1, np.int32)
+        number[rows] = np.arange(len(rows))
+        parts = [np.zeros((2, 0), np.int32), *(stored[:, :size] for stored, size in self._postings.values())]
+        held = np.concatenate(parts, axis=1)  # one word behind the other
+        ends = np.cumsum([part.shape[1] for part in parts])
+        kept = number[held[0]] >= 0
+        ends = np.concatenate([[0], np.cumsum(kept)])[ends].tolist()
+        held = np.stack([number[held[0, kept]], held[1, kept]])
+        new = Words()
+        new._lengths, new._rows = self._lengths[rows], len(rows)
+        for word, start, stop in zip(self._postings, ends, ends[1:], strict=False):
+            if stop > start:
+                new._postings[word] = held[:, start:stop], stop - start
+        return new
+
+    def scores(self, text, alive):
+        """BM25 of every row for a question.
+
+        Parameters
+        ----------
+        text : str
+        alive : numpy.ndarray
+            Which of the first M rows count, `[M]` bool; the others are neither scored nor part of any statistics.
+
+        Returns
+        -------
+        numpy.ndarray
+            `[M]` float32; 0 for rows that share no word with the question, or are not alive.
+        """
+        rows, found = len(alive), np.zeros(len(alive), np.float32)
+        lengths, count = self._lengths[:rows], np.count_nonzero(alive)
+        mean = lengths.sum(where=alive) / max(1, count)
+        for word, times in Counter(words([text])[0]).items():
+            stored, size = self._postings.get(word, (np.zeros((2, 0), np.int32), 0))
+            held, occurrences = stored[:, : np.searchsorted(stored[0, :size], rows)]
+            living = alive[held]
+            held, occurrences = held[living], occurrences[living].astype(np.float32)
+            rarity = times * np.log1p((count - len(held) + 0.5) / (len(held) + 0.5))
+            weight = K1 * (1 - B + B * lengths[held] / mean) if len(held) else 1
+            found[held] += (rarity * occurrences / (occurrences + weight)).astype(np.float32)
+        return found

@@ -1,0 +1,1 @@
+"""Settings, runs, comparisons and measures."""

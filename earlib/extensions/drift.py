@@ -1,0 +1,90 @@
+"""A stream of conversations, one after the other: what is gained on the way, and what is forgotten."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from earlib.core.learner import Learner
+from earlib.experiments import measures
+from earlib.experiments.runs import critic_of
+from earlib.experiments.settings import candidates_of, on_device
+
+
+class Stream(NamedTuple):
+    """What was answered to a stream of questions that a learner is taught by, one after the other.
+
+    Recall@5 as in `measures.measure`, `[R, N]` in the order of the stream; NaN for questions without gold memories.
+    """
+
+    queries: np.ndarray  # [R, N] numbers of the questions
+    place: np.ndarray  # [R, N] how many conversations came before
+    static: np.ndarray  # [R, N] by the adapter as it starts
+    first: np.ndarray  # [R, N] test-then-learn: each before anything was learned from it or those after it
+    after: np.ndarray  # [R, N] each when the last of its conversation was learned from
+    end: np.ndarray  # [R, N] each at the end of the stream
+
+
+def arrivals(scopes, seed):
+    """Questions in the order of a stream: conversations in a random order, the questions of each permuted.
+
+    Parameters
+    ----------
+    scopes : sequence of str
+        The conversation of each question.
+    seed : int
+        Of `numpy.random.default_rng`.
+
+    Returns
+    -------
+    order, place : numpy.ndarray
+        Question numbers, `[N]`, and how many conversations came before each.
+    """
+    names, scope = np.unique(np.asarray(scopes), return_inverse=True)
+    rng = np.random.default_rng(seed)
+    coming = rng.permutation(len(names))
+    order = np.concatenate([rng.permutation(np.flatnonzero(scope == name)) for name in coming])
+    return order, np.argsort(coming)[scope[order]]
+
+
+def stream(setting, config):
+    """Answer, score, then learn from every question of a benchmark, conversation after conversation.
+
+    Parameters
+    ----------
+    setting : Setting
+        Its split is not used: every question is answered before anything is learned from it.
+    config : Config
+
+    Returns
+    -------
+    Stream
+    """
+    found = on_device(setting.device, candidates_of(setting, config.depth))
+    parts = []
+    for seed in range(setting.seeds):
+        order, place = arrivals(found.scopes, seed)
+        asked = torch.from_numpy(order)[None].to(found.bank.device)
+        learner = Learner(
+            config, found, critic_of(config, found, (seed,), asked), (seed,), getattr(torch, setting.dtype)
+        )
+        parts.append(Stream(order[None], place[None], *_streamed(learner, found, asked, place, config.batch_size)))
+    return Stream(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+
+def _streamed(learner, found, asked, place, batch):
+    """Recall@5 of one seed, `[1, N]` each: static, test-then-learn, after its conversation, at the end."""
+
+    def recall(queries):
+        return measures.measure(found, queries, learner.retrieve(queries))[0]
+
+    ends = np.flatnonzero(np.diff(place, append=place[-1] + 1)) + 1  # after the last question of each conversation
+    static, first, after = recall(asked), [recall(asked[:, :batch])], []
+    for step in learner.train(asked):
+        coming = asked[:, step.seen : step.seen + batch]
+        if coming.shape[1]:
+            first.append(recall(coming))
+        while len(after) < len(ends) and step.seen >= ends[len(after)]:
+            start = ends[len(after) - 1] if after else 0
+            after.append(recall(asked[:, start : ends[len(after)]]))
+    return static, np.concatenate(first, 1), np.concatenate(after, 1), recall(asked)

@@ -1,0 +1,1 @@
+"""Profiles, running notebooks, tables, figures and report pages."""

@@ -1,0 +1,232 @@
+"""The grid of runs, datasets x encoders x variants, on many processes: `python -m earlib.grid --dataset locomo ...`.
+
+A task is one run: all seeds of a dataset, an encoder and a variant, side by side as in `runs.run`. Seeds are not
+torn apart: a product of matrices sums in another order alone than among others, and a rounded score can then be
+another one; so every run is, bit for bit, what it is without workers on the same kind of processor. The client
+encodes, sends the candidates with the run, and puts what comes back into its own run cache; workers need neither data
+nor weights.
+"""
+
+import argparse
+import sys
+import time
+from itertools import product
+from typing import NamedTuple
+
+import safetensors.torch
+from dask.system import CPU_COUNT
+from distributed import as_completed
+from pydantic import ValidationError
+from tqdm import tqdm
+
+from earlib.core.config import VARIANTS, Config, near
+from earlib.data import benchmarks, encoders
+from earlib.data.candidates import Candidates
+from earlib.experiments import measures, runs, settings
+from earlib.experiments.settings import Setting
+from earlib.harness import machines
+
+SENT = ("query", "bank", "index", "gold", "gold_count", "side")  # what a run reads of candidates, beside their scopes
+
+
+class Cell(NamedTuple):
+    """A variant in a setting: one row of the table that the command prints."""
+
+    setting: Setting
+    variant: str
+
+    def __str__(self):
+        return f"{self.setting.dataset}/{self.setting.encoder}/{self.variant}"
+
+
+def cells(dataset, encoder, variant, **setting):
+    """All combinations of datasets, encoders and variants.
+
+    Parameters
+    ----------
+    dataset, encoder, variant : sequence of str
+        Names; what is named twice counts once.
+    **setting
+        Further fields of `settings.Setting`, the same for all.
+
+    Returns
+    -------
+    list of Cell
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, with those that it resembles, or a setting out of range.
+    """
+    given, known = (dataset, encoder, variant), (benchmarks.NAMES, encoders.REGISTRY, VARIANTS)
+    for kind, names, among in zip(("dataset", "encoder", "variant"), given, known, strict=True):
+        for name in names:
+            if name not in among:
+                raise ValueError(f"unknown {kind} {name!r}{near(name, among)}; known: {', '.join(among)}")
+    try:
+        return [
+            Cell(Setting(dataset=one, encoder=other, **setting), name)
+            for one, other, name in product(*map(dict.fromkeys, given))
+        ]
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}") from error
+
+
+def jobs(wanted):
+    """The run behind each cell; None for the retriever, which learns nothing.
+
+    Parameters
+    ----------
+    wanted : list of Cell
+
+    Returns
+    -------
+    dict of Cell to runs.Job
+        Variants that differ only in how they answer share a run, with an equal key.
+    """
+    return {cell: None if cell.variant == "retriever" else _job(cell) for cell in wanted}
+
+
+def _job(cell):
+    variant = VARIANTS[cell.variant]
+    return runs.job(settings.beside(cell.setting, variant.reranker), Config(**variant.changes))
+
+
+def missing(planned):
+    """The runs that the cache lacks, each once, by the first cell that needs it; from `jobs`."""
+    once = {job.key: cell for cell, job in reversed(planned.items()) if job is not None}
+    return {cell: planned[cell] for key, cell in reversed(once.items()) if runs.cached(planned[cell]) is None}
+
+
+def compute(lacking, client):
+    """Compute runs on workers; each is in the cache as soon as it comes back.
+
+    Parameters
+    ----------
+    lacking : dict of Cell to runs.Job
+        As `missing` gives it.
+    client : distributed.Client
+        As `machines.connect` yields it.
+
+    Returns
+    -------
+    set of str
+        The keys of runs that failed; why is told on standard error.
+    """
+    watch, data, futures, failed = machines.Watch(client), {}, {}, set()
+    for cell, job in lacking.items():
+        if id(job.found) not in data:
+            data[id(job.found)] = machines.data(client, packed(job.found))
+        sent = (job.setting, job.config, data[id(job.found)], job.found.scopes, job.key)
+        futures[watch.submit(_run, str(cell), *sent)] = cell
+    for future in _progress(as_completed(futures, loop=client.loop), len(futures)):
+        cell = futures[future]
+        try:
+            runs.keep(lacking[cell], future.result())
+        except Exception as error:  # of a run or of its workers; the others go on
+            failed.add(lacking[cell].key)
+            print(f"{cell}: FAILED: {machines.explain(error)}", file=sys.stderr, flush=True)
+        future.release()
+    return failed
+
+
+def _run(setting, config, content, scopes, key):
+    """On a worker: the content of a file of the run cache."""
+    return runs.packed(key, runs.compute(setting, config, unpacked(content, scopes)))
+
+
+def packed(found):
+    """Candidates as bytes, with those rows of the bank alone that are a candidate of some question."""
+    rows, place = found.index.unique(return_inverse=True)  # ascending, so that ties are broken as in the whole bank
+    sent = {name: getattr(found, name) for name in SENT} | {"bank": found.bank[rows], "index": place}
+    present = {name: tensor.contiguous() for name, tensor in sent.items() if tensor is not None}
+    return safetensors.torch.save(present)
+
+
+def unpacked(content, scopes):
+    """The candidates that `packed` made bytes of; without ids and labels, which no run reads."""
+    unread = {"ids": (), "memory_ids": (), "categories": ()}
+    return Candidates(**safetensors.torch.load(content), scopes=scopes, **unread)
+
+
+def _progress(finished, count):
+    """Finished runs as they come; a bar on a terminal, else a line each."""
+    if sys.stderr.isatty():
+        yield from tqdm(finished, total=count, desc="runs", unit=" runs")
+        return
+    began = time.monotonic()
+    for number, future in enumerate(finished, 1):
+        yield future
+        print(f"runs: {number} of {count}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def table(planned, failed):
+    """One line a cell: recall and hit rate in percent with the deviation between seeds; "-" where its run failed.
+
+    Parameters
+    ----------
+    planned : dict of Cell to runs.Job
+        As `jobs` gives it.
+    failed : set of str
+        Keys of runs, as `compute` returns them.
+
+    Returns
+    -------
+    str
+    """
+    lines = [("dataset", "encoder", "variant", "seeds", *measures.MEASURES[:2])]
+    for (setting, variant), job in planned.items():
+        shown = ("-", "-")
+        if job is None or job.key not in failed:
+            reached = runs.run_variant(setting, variant)
+            shown = (_told(values, reached.queries) for values in reached.values[:2])
+        lines.append((setting.dataset, setting.encoder, variant, str(setting.seeds), *shown))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def _told(values, queries):
+    told = measures.summary(values, queries)
+    return f"{told['measured']:.1f}" + ("" if told["std"] is None else f" ± {told['std']:.1f}")
+
+
+def _read_arguments(arguments):
+    parser = argparse.ArgumentParser(prog="python -m earlib.grid", description="Run datasets x encoders x variants.")
+    parser.add_argument("--dataset", nargs="+", default=["locomo"], metavar="NAME", help=", ".join(benchmarks.NAMES))
+    parser.add_argument("--encoder", nargs="+", default=["minilm"], metavar="NAME", help=", ".join(encoders.REGISTRY))
+    parser.add_argument("--variant", nargs="+", default=list(VARIANTS), metavar="NAME", help=", ".join(VARIANTS))
+    parser.add_argument("--seeds", type=int, default=Setting.model_fields["seeds"].default, help="seeds of each")
+    engine = parser.add_mutually_exclusive_group()
+    engine.add_argument("--workers", type=int, default=CPU_COUNT, metavar="N", help="processes of this machine")
+    engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler, such as tcp://host:8786")
+    options = parser.parse_args(arguments)
+    if options.workers < 1:
+        parser.error("--workers: expected 1 or more")
+    return options
+
+
+def main(arguments=None):
+    """Command line; returns the exit code: 0, 1 if a run failed, 2 for a bad request, 130 after Ctrl-C."""
+    options = _read_arguments(arguments)
+    try:
+        machines.check(options.scheduler)  # before anything is encoded
+        planned = jobs(cells(options.dataset, options.encoder, options.variant, seeds=options.seeds))
+        lacking, failed = missing(planned), set()
+        if lacking:
+            with machines.connect(options.scheduler, min(options.workers, len(lacking))) as client:
+                failed = compute(lacking, client)
+        print(table(planned, failed))
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; finished runs are in the cache", file=sys.stderr)
+        return 130
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    from earlib.harness import grid  # workers find its functions in a module, which `__main__` is not
+
+    sys.exit(grid.main())

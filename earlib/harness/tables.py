@@ -1,0 +1,387 @@
+"""How records are shown: tables and captions for the notebooks, and the README's tables."""
+
+import argparse
+import html as escape
+import re
+import sys
+from collections import Counter
+
+import pandas as pd
+from IPython.display import HTML
+
+from earlib import paper, paths
+from earlib.records import SEES_GOLD, SETTING, family, further, key_of, load, named
+
+
+def frame(record, **where):
+    """The rows of a record as a DataFrame; only those with this value, or one of a tuple of values, of each key."""
+    return pd.DataFrame(_rows(record, where))
+
+
+def _rows(record, where):
+    wanted = {key: value if isinstance(value, tuple) else (value,) for key, value in where.items()}
+    rows = [row for row in record["rows"] if all(row.get(key) in values for key, values in wanted.items())]
+    if not rows:
+        raise ValueError(f"record {record['id']}: no row has {where}")
+    return rows
+
+
+def table(record, index=("variant",), columns=("metric",), **where):
+    """Measured values beside the paper's, with verdicts, for people to read.
+
+    Parameters
+    ----------
+    record : dict
+    index, columns : tuple of str
+        Keys that name the lines and the columns; rows keep the record's order.
+    **where
+        Only rows with this value, or one of a tuple of values, of each key.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Text; below each column key "measured" (mean ± deviation over seeds [95 % interval], * where the critic sees
+        test gold, a dash where not run), "paper" and "verdict".
+
+    Raises
+    ------
+    ValueError
+        If two rows fall into one cell.
+    """
+    cells = {}
+    for row in _rows(record, where):
+        line = tuple(_label(row, key) for key in index)
+        column = tuple(_label(row, key) for key in columns)
+        cell = cells.setdefault(line, {})
+        if (*column, "measured") in cell:
+            raise ValueError(f"record {record['id']}: two rows in the cell of {named(row)}; name a further key")
+        texts = (_measured(row), row.get("printed") or "", "" if row["verdict"] == "not run" else row["verdict"])
+        cell.update({(*column, name): text for name, text in zip(("measured", "paper", "verdict"), texts, strict=True)})
+    heads = list(dict.fromkeys(column for cell in cells.values() for column in cell))
+    body = [[cell.get(head, "") for head in heads] for cell in cells.values()]
+    names = [key.replace("_", " ") for key in index]
+    lines = pd.MultiIndex.from_tuples(cells, names=names)
+    return pd.DataFrame(body, index=lines, columns=pd.MultiIndex.from_tuples(heads))
+
+
+def differences(record, index=("variant",), **where):
+    """What changed against what, for people to read: the paired difference, its intervals, its p, and the paper's.
+
+    Parameters and result as in `table`, a line a row that has a difference.
+    """
+    lines, rows = [], [row for row in _rows(record, where) if row.get("difference") is not None]
+    unit = " (points)" if all(paper.unit(row["metric"]) == "%" for row in rows) else ""
+    for row in rows:
+        against = row.get("compared_with")
+        other = next((one for one in record["rows"] if against and key_of(one) == key_of({**row, **against})), {})
+        theirs = [one.get("reported") for one in (row, other)]
+        shown = f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
+        shown += " *" if row.get("sees_gold") or other.get("sees_gold") else ""
+        lines.append({
+            **{key.replace("_", " "): _label(row, key) for key in index},
+            "against": _keys_named(against) if against else "",
+            f"difference{unit}": shown,
+            "over conversations": _span(row.get("difference_scope_low"), row.get("difference_scope_high")),
+            "p": "" if row.get("p_holm") is None else _p(row["p_holm"]),
+            "in the paper": "" if None in theirs else f"{theirs[0] - theirs[1]:+.1f}",
+            "verdict": row["verdict"],
+        })  # fmt: skip
+    return pd.DataFrame(lines).set_index([key.replace("_", " ") for key in index])
+
+
+def stated(id, **keys):
+    """What the paper states in its text, with the place, for people to read.
+
+    Parameters
+    ----------
+    id : str
+        A group of statements, as in `earlib.paper.reported`.
+    **keys
+        Only statements with this value of each key.
+
+    Returns
+    -------
+    pandas.DataFrame
+    """
+    lines = {}
+    for one in paper.reported(id, **keys):
+        heads = {"data": "dataset", "system": "variant", "against": "compared_with", "what": "metric"}
+        line = {head: paper.label(one[key]) if one.get(key) else "" for head, key in heads.items()}
+        line["the paper states"] = f"{one['printed']} {one['unit']}".strip()
+        lines.setdefault(tuple(line.values()), {**line, "where": one["place"]})
+    return pd.DataFrame(lines.values()).set_index("data")
+
+
+def _span(low, high):
+    return "" if low is None else f"[{low:+.1f}, {high:+.1f}]"
+
+
+def _p(value):
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _label(row, key):
+    value = row.get(key)
+    if key == "metric" and paper.unit(value):
+        return f"{paper.label(value)} ({paper.unit(value)})"
+    if isinstance(value, int | float):  # a number alone would not say what it counts
+        return f"{paper.label(key)} {value}"
+    return "" if value is None else paper.label(value)
+
+
+def _measured(row):
+    if row["measured"] is None:
+        return "–"
+    text = _number(row["measured"], row["metric"])
+    if row["std"] is not None:
+        text += f" ± {_number(row['std'], row['metric'])}"
+    if row["low"] is not None:
+        text += f" [{_number(row['low'], row['metric'])}, {_number(row['high'], row['metric'])}]"
+    return text + (" *" if row.get("sees_gold") else "")
+
+
+def _number(value, metric):
+    if paper.unit(metric) == "%":
+        return f"{value:.1f}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
+
+
+def caption(record, signs=True, **where):
+    """What must stand under a table of these rows: setting, questions, seeds, what was left out or not run.
+
+    Without `signs` it leaves out what ±, [ ], * and the verdicts of `table` mean: for a table of plain numbers.
+    """
+    rows = _rows(record, where)
+    run = [row for row in rows if row["measured"] is not None]
+    against = _distinct(row["compared_with"] for row in run if row["verdict"] in ("same direction", "other direction"))
+    counts = [
+        _counted(run, ("n_queries", "n_queries_most"), "question{s}"),
+        _counted(run, ("seeds",), "seed{s}"),
+        _counted(run, ("excluded",), "question{s} without gold left out of a seed"),
+        _counted(run, ("unparsed",), "of the replies of a line could not be read and are not scored"),
+        _counted([row for row in run if row.get("refused")], ("refused",), "were refused"),
+    ]
+    spread = ["± standard deviation over seeds"] * any(row["std"] is not None for row in run)
+    spread += ["[ ] 95 % interval over questions"] * any(row["low"] is not None for row in run)
+    meaning = [
+        ", ".join(spread),
+        "Direction against " + _joined(_keys_named(keys) for keys in against) if against else "",
+        f"* {SEES_GOLD}" if any(row.get("sees_gold") for row in run) else "",
+    ]
+    parts = [
+        _measured_on(run),
+        setting(rows),
+        ", ".join(filter(None, counts)),
+        *(meaning if signs else []),
+        *(f"– {reason}" for reason in _distinct(row["reason"] for row in rows if row["measured"] is None)),
+    ]
+    return ". ".join(part.rstrip(".") for part in parts if part) + "."
+
+
+def setting(rows):
+    """What stands in for the paper's dataset, encoder and model: "LoCoMo stands in for LongMemEval, MiniLM for ..."."""
+    pairs = _distinct(
+        (row[key], row[f"reported_{key}"])
+        for key in SETTING
+        for row in rows
+        if row["measured"] is not None and row.get(f"reported_{key}") not in (None, row.get(key))
+    )
+    said = [f"{paper.label(here)} for {paper.label(there)}" for here, there in pairs]
+    return ", ".join(said).replace(" for ", " stands in for ", 1)
+
+
+def _measured_on(rows):
+    """The data, encoders, splits and language models of measured rows: "LoCoMo, MiniLM, random split"."""
+    found = {key: _distinct(row.get(key) for row in rows) for key in ("dataset", "encoder", "split", "llm", "judge")}
+    words = {"split": "{} split", "llm": "language model {}", "judge": "judge {}"}
+    named = {key: " and ".join(map(paper.label, values)) for key, values in found.items() if values}
+    return ", ".join(words.get(key, "{}").format(name) for key, name in named.items())
+
+
+def _counted(rows, keys, what):
+    found = sorted({row[key] for row in rows for key in keys if row.get(key) is not None})
+    if not found:
+        return ""
+    span = f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
+    return f"{span} {what.format(s='' if found == [1] else 's')}"
+
+
+def _keys_named(keys):
+    return ", ".join(
+        paper.label(value) if key == "variant" else f"{paper.label(key)} {value}"
+        for key, value in keys.items()
+        if value is not None
+    )
+
+
+def _joined(words):
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _distinct(values):
+    seen = []
+    for value in values:
+        if value is not None and value not in seen:
+            seen.append(value)
+    return seen
+
+
+def show_differences(record, index=("variant",), **where):
+    """The differences with their caption, for the output of a notebook cell; arguments as `differences`."""
+    if all(row.get("difference") is None for row in _rows(record, where)):  # nothing was run: the caption says why
+        return HTML(html(None, caption(record, **where)))
+    shown = _ours_alone(differences(record, index, **where), record, where)
+    return HTML(html(shown, caption(record, **where) + _tests(record, where)))
+
+
+def _ours_alone(frame, record, where):
+    """The table without the columns that hold the paper's side, where the paper has none."""
+    if any(row.get("printed") for row in _rows(record, where)):
+        return frame
+    heads = [head[-1] if isinstance(head, tuple) else head for head in frame.columns]
+    return frame.loc[:, [head not in ("paper", "in the paper", "verdict") for head in heads]]
+
+
+def _tests(record, where):
+    """What the columns of a table of differences mean."""
+    shown = _distinct(family(row) for row in _rows(record, where) if row.get("p_holm") is not None)
+    if not shown:
+        return ""
+    counts = {sum(family(row) == one and row.get("p") is not None for row in record["rows"]) for one in shown}
+    several = f", corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together"
+    return (
+        " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test over "
+        f"questions{several if counts != {1} else ''}."
+    )
+
+
+def html(frame, caption=""):
+    """A table, if there is one, and its caption as HTML that is the same at every run."""
+    body = "" if frame is None else frame.to_html(border=0, classes="earlib", index_names=False) + "\n"
+    return body.rstrip("\n") if not caption else f'{body}<p class="caption">{escape.escape(caption)}</p>'
+
+
+def show(record, index=("variant",), columns=("metric",), **where):
+    """The table with its caption, for the output of a notebook cell; arguments as `table`."""
+    shown = _ours_alone(table(record, index, columns, **where), record, where)
+    return HTML(html(shown, caption(record, **where)))
+
+
+# -- README ------------------------------------------------------------------------------------------------------------
+
+
+def readme_tables(folder, larger=None):
+    """The README's tables, in Markdown, from the records in a folder: headline rows, and all verdicts by notebook.
+
+    What goes beyond the paper stands apart, below its own heading; with it the headline rows of the same notebooks in
+    another folder, `larger`, if there are any.
+    """
+    own, others = _records(folder)
+    if not own + others:
+        return "No results are recorded yet: run `make reproduce`."
+    told = [_headlines(own), _verdicts(own, folder.name)]
+    if others:
+        gains = _gains(others + (_records(larger)[1] if larger else []))
+        told += ["### Beyond the paper", gains, _verdicts(others, folder.name)]
+    return "\n\n".join(part for part in told if part)
+
+
+def _records(folder):
+    """The records in a folder: of the paper's tables and figures, and of what goes beyond it."""
+    from earlib.harness.runner import beyond, own_names  # here because it brings papermill, which no notebook needs
+
+    planned = own_names(folder.name)
+    stems = (path.stem for path in folder.glob("*.json"))
+    ids = sorted((stem for stem in stems if "--" not in stem or stem in planned), key=_table_first)
+    records = [load(id, folder.name, folder.parent) for id in ids]
+    return [[one for one in records if beyond(one["id"]) is side] for side in (False, True)]
+
+
+def _verdicts(records, profile):
+    """How many rows of each record got which verdict, in Markdown."""
+    lines = ["| notebook | | verdicts |", "|---|---|---|"] if records else []
+    for one in records:
+        counts = Counter(row["verdict"] for row in one["rows"])
+        told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        lines.append(f"| [{one['id']}](results/{profile}/{one['id']}.ipynb) | {one['title']} | {told} |")
+    return "\n".join(lines)
+
+
+def _shown(records, head, line):
+    """The headline rows of some records, a line each, and what the star means, in Markdown."""
+    shown = [row for one in records for row in one["rows"] if row.get("headline")]
+    if not shown:
+        return ""
+    marked = f"\n\n\\* {SEES_GOLD}" if any(row.get("sees_gold") for row in shown) else ""
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *map(line, shown)]) + marked
+
+
+def _headlines(records):
+    return _shown(records, "| | data, encoder | measured | paper | verdict |", _headline)
+
+
+def _gains(records):
+    """Headline rows of what the paper has not, each with its paired difference to what it is compared with."""
+    return _shown(records, "| | data, encoder, split | measured | difference |", _gain)
+
+
+def _gain(row):
+    keys = (key for key, value in further(row).items() if value is not None and key not in ("split", "part", "over"))
+    told = [_label(row, key) for key in keys]
+    what = _label(row, "variant") + (f" ({', '.join(told)})" if told else "")
+    where = _place(row["dataset"], row["encoder"], row.get("split"))  # none where nothing is split
+    gap = "–"
+    if row.get("difference") is not None:
+        gap = f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
+        gap += f" over {_keys_named(row['compared_with'])}" if row.get("compared_with") else ""
+    return f"| {what} | {where} | {_starred(row)} | {gap} |"
+
+
+def _starred(row):
+    return _measured(row).replace(" *", r" \*")
+
+
+def _headline(row):
+    there = _place(row.get("reported_dataset"), row.get("reported_encoder"))
+    reported = f"{row['printed']} ({there})" if row.get("printed") else "–"
+    what = f"{_label(row, 'variant')}: {_label(row, 'metric')}" if row["variant"] else _label(row, "metric")
+    return f"| {what} | {_place(row['dataset'], row['encoder'])} | {_starred(row)} | {reported} | {row['verdict']} |"
+
+
+def _place(*names):
+    return ", ".join(paper.label(name) for name in names if name is not None)
+
+
+def _table_first(id):
+    return not id.startswith("tab"), not id.startswith("fig"), id
+
+
+def filled(text, tables):
+    """The README's text with these tables between its two marks."""
+    pattern = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.DOTALL)
+    if len(pattern.findall(text)) != 1:
+        raise ValueError("README.md: expected one pair of lines <!-- results --> and <!-- /results -->; add them")
+    return pattern.sub(lambda marks: f"{marks[1]}{tables}\n{marks[2]}", text)
+
+
+def main(arguments=None):
+    """`python -m earlib.harness.tables readme [--check]`: fill the README's tables, or say whether they are stale."""
+    parser = argparse.ArgumentParser(prog="python -m earlib.harness.tables", description=main.__doc__)
+    parser.add_argument("what", choices=["readme"])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the README is stale")
+    options = parser.parse_args(arguments)
+    path = paths.ROOT / "README.md"
+    try:
+        text = path.read_text(encoding="utf-8")
+        fresh = filled(text, readme_tables(paths.reference() / "laptop", paths.reference() / "laptop-large"))
+        if not options.check:
+            paths.write_atomically(path, fresh)
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+    if options.check and fresh != text:
+        sys.exit("README.md is stale: its tables are not those of the results; run `python -m earlib.harness.tables readme`")
+
+
+if __name__ == "__main__":
+    main()

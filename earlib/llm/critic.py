@@ -1,0 +1,76 @@
+"""Citations by a language model."""
+
+from collections import Counter
+
+import torch
+
+from earlib.llm import Request, parsing, prompts
+
+
+class LLMCritic:
+    """Citations by a language model, which answers from a slate and says what it used (the paper's prompt).
+
+    One call cites a slate. It reads the question and the memories, never a gold label. What cannot be read, or is
+    refused, is masked; the statistics then stay as they are, the Explorer shows the slate again, and it is asked about
+    anew (`Request.sample`). Otherwise equal slates of a question are one call, whose reply is kept: an error is the
+    same whenever the slate is shown again, where those of the simulated critic are drawn anew.
+
+    Parameters
+    ----------
+    client : earlib.llm.client.Client
+    questions : sequence of str
+        By query number.
+    memories : sequence of str
+        Texts of the memories, by row of the bank.
+    index : torch.Tensor
+        Rows of the candidates, `[N, K]`.
+    tokens : int
+        That a reply may have.
+    variant : str
+        Of the prompt, as in `earlib.llm.prompts`.
+
+    Attributes
+    ----------
+    asked : int
+        Slates shown so far.
+    unread : collections.Counter
+        Slates whose citations are masked, by the reason.
+    """
+
+    def __init__(self, client, questions, memories, index, tokens, variant="paper"):
+        self.client, self.questions, self.memories, self.index = client, questions, memories, index
+        self.tokens, self.variant = tokens, variant
+        self.asked, self.unread = 0, Counter()
+        self._again = Counter()  # by question and slate: replies so far that could not be read
+
+    def __call__(self, queries, slates, uniforms=None):
+        """Cite the memories of each slate, all of them in one round of calls; nothing is drawn."""
+        shown = list(zip(queries.flatten().tolist(), map(tuple, slates.flatten(0, -2).tolist()), strict=True))
+        texts = [(self.questions[query], self._texts(query, slate)) for query, slate in shown]
+        samples = [self._again[one] for one in shown]
+        requests = [
+            Request(prompts.citations(*read, self.variant), self.tokens, sample=sample)
+            for read, sample in zip(texts, samples, strict=True)
+        ]
+        read = [self._read(*one) for one in zip(self.client.ask(requests), texts, strict=True)]
+        self._again.update(one for one, indices in zip(shown, read, strict=True) if indices is None)
+        cited = torch.tensor([[at in (indices or ()) for at in range(slates.shape[-1])] for indices in read])
+        # What is only estimated counts as "nothing useful": the next round then shows other memories, and is counted.
+        readable = torch.tensor([indices is not None or self.client.estimating for indices in read]).unsqueeze(-1)
+        citations = torch.where(cited, 1, -1).view(slates.shape).to(slates.device)
+        return citations, readable.view(*slates.shape[:-1], 1).expand(slates.shape).to(slates.device)
+
+    def _texts(self, query, slate):
+        return [self.memories[row] for row in self.index[query, list(slate)]]
+
+    def _read(self, reply, shown):
+        """The positions that a reply cites; None if that cannot be read."""
+        question, memories = shown
+        self.asked += 1
+        if reply.status != "ok":
+            self.unread[reply.status] += 1
+            return None
+        indices, reason = parsing.citations(reply.text, len(memories), [question, *memories])
+        if indices is None:
+            self.unread[reason] += 1
+        return indices

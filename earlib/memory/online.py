@@ -1,0 +1,240 @@
+"""A learner whose queries, memories and citations come one after another: one replica, one query an update.
+
+All that it computes is `learner.Learner`; here its arrays grow, memories may go, and an update is made or not made.
+"""
+
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+
+from earlib.core import randomness
+from earlib.core.adapter import Adapter
+from earlib.core.learner import ABSENT, Learner
+from earlib.core.replay import ExperienceBuffer, grown
+
+
+class OnlineLearner(Learner):
+    """A reranker that learns from what it is told.
+
+    Parameters
+    ----------
+    config : Config
+    dimension : int
+        d.
+    seed : int
+    dtype : torch.dtype
+    experiences : int
+        That are kept to be replayed; the oldest is dropped first.
+
+    Attributes
+    ----------
+    bank : torch.Tensor
+        Embeddings of the memories, `[M, d]`, of any precision. Row 0 is none, and stands where a candidate is missing.
+    alive : torch.Tensor
+        Which rows are memories still, `[M]` bool. Who changes either sets both.
+    known : int
+        Queries so far.
+    held : int
+        How many of them are kept, by the numbers from 0 on; the oldest first.
+    ranking : tuple of Adapter and float
+        What ranks now, for readers that learning must not disturb: an adapter, and the weight of the scores by words.
+    """
+
+    def __init__(self, config, dimension, seed, dtype=torch.float32, experiences=10_000):
+        none = torch.zeros(0, config.depth)
+        empty = SimpleNamespace(
+            query=torch.zeros(0, dimension), bank=torch.zeros(0, dimension), index=none.long(), side=none
+        )
+        super().__init__(config, empty, None, (seed,), dtype)
+        self.buffer = _GrowingBuffer(config, self.query, 1, config.depth, config.rounds)
+        self.alive, self.experiences = torch.zeros(0, dtype=torch.bool), experiences
+        self.known = self.held = 0
+        self.ranking, self._spare = self._ranking(), {}
+
+    def learn(self, query, index, side, told):
+        """One update for one query.
+
+        Parameters
+        ----------
+        query : torch.Tensor
+            Its embedding, `[d]`.
+        index : torch.Tensor
+            Rows of its candidates, `[K]`; 0 where there are fewer.
+        side : torch.Tensor
+            Their scores by words, `[K]`.
+        told : Exploration
+            What a critic said of them, `[1, 1, ..]`.
+
+        Raises
+        ------
+        FloatingPointError
+            If the update would lead to numbers that are not finite. After this, and after anything else that is raised,
+            the learner is as it was.
+        """
+        before = self._before()
+        try:
+            self._append(query[None], index[None], side[None])
+            uniforms = randomness.live(self.config, self.seeds[0], self.known - 1, self.config.depth)
+            self.update(torch.tensor([[self.held - 1]]), uniforms, told)
+            self._check_learned(self.held - 1)
+            self.ranking = self._ranking()
+        except BaseException:
+            self._put_back(*before)
+            raise
+        if self.held > self.experiences:
+            self._drop_oldest()
+
+    def _ranking(self):
+        frozen = [part.detach() for part in self.adapter.parameters]
+        return Adapter(frozen, self.config.adapter, self.config.normalise, self.dtype), self.side_weight.item()
+
+    def _before(self):
+        """What an update changes and nothing else holds: the counts, and what the optimizer keeps, copied.
+
+        The parameters are those of `ranking`; what is appended lies behind the counts. The copies lie where those of
+        the update before did: new memory costs more than what is written into it.
+        """
+        kept = []
+        for at, parameter in enumerate(self.parameters):
+            for name, value in self._entries(parameter).items():
+                spare = self._spare.setdefault((at, name), value.new_empty(0))
+                spare.resize_(value.shape).copy_(value)
+                kept.append((at, name))
+        return self.known, self.held, kept
+
+    def _put_back(self, known, held, kept):
+        self.known, self.held, self.buffer.size, self.buffer.known = known, held, held, held
+        adapter, weight = self.ranking
+        for parameter, values in zip(self.adapter.parameters, adapter.parameters, strict=True):
+            parameter.data.copy_(values)
+        self.side_weight.data.fill_(weight)
+        self.optimizer.state.clear()
+        for at, name in kept:
+            self.optimizer.state[self.parameters[at]][name] = self._spare[at, name].clone()
+
+    def _entries(self, parameter):
+        """What the optimizer keeps for a parameter, tensors by name; nothing before the first update."""
+        entries = self.optimizer.state.get(parameter, {})
+        return {name: value for name, value in entries.items() if value is not None}
+
+    @torch.no_grad()
+    def _check_learned(self, number):
+        """An update can leave numbers that are not finite, or lead to them, though it was made of finite ones."""
+        left = [*self.parameters, *(value for one in self.parameters for value in self._entries(one).values())]
+        # A sum is not finite where a summand is not, and takes a fifth of the time of looking at each.
+        self._check(torch.stack([values.sum().to(self.dtype) for values in left]), "what an update left")
+        memory = self.bank[self.index[number]].to(self.dtype)
+        self._check(self.adapter.score(self.query[number].view(1, 1, -1), memory[None])[0], "scores after an update")
+
+    def _append(self, query, index, side):
+        start, stop = self.held, self.held + len(query)
+        new = {"query": query, "index": index} | ({} if self.side is None else {"side": side})
+        for name, values in new.items():
+            stored = grown(getattr(self, name), start, stop)
+            stored[start:stop] = values
+            setattr(self, name, stored)
+        self.buffer.append(query)
+        self.known, self.held = self.known + len(query), stop
+
+    def _drop_oldest(self):
+        """Let the arrays begin one later; once they are full, `grown` moves what is left into new ones."""
+        for name in ("query", "index", *(() if self.side is None else ("side",))):
+            setattr(self, name, getattr(self, name)[1:])
+        self.buffer.drop_oldest()
+        self.held -= 1
+
+    def _score(self, queries):
+        scores, *rest = super()._score(queries)
+        return scores.masked_fill(~self.alive[self.index[queries]], ABSENT), *rest
+
+    def renumber(self, number):
+        """Give candidates their new rows, `[M]` int64 by the old one; those that are gone become row 0."""
+        self.index[: self.held] = number[self.index[: self.held]]
+
+    def state(self, number=None):
+        """All that was learned, and from what, as tensors by name; with `number` as if `renumber` had been called."""
+        held = {"query": self.query, "index": self.index} | ({} if self.side is None else {"side": self.side})
+        held = {name: values[: self.held] for name, values in held.items()}
+        if number is not None:
+            held["index"] = number[held["index"]]
+        held |= {name: getattr(self.buffer, name)[0, : self.held] for name in ("shown", "cited")}
+        held |= {f"parameter.{at}": values.detach() for at, values in enumerate(self._learned())}
+        for at, parameter in enumerate(self.parameters):
+            held |= {f"optimizer.{at}.{name}": value for name, value in self._entries(parameter).items()}
+        return {name: values.contiguous().clone() for name, values in held.items()}
+
+    def restore(self, held, known):
+        """Become the learner whose `state` this is; it must have learned nothing yet.
+
+        Parameters
+        ----------
+        held : dict of torch.Tensor
+        known : int
+
+        Raises
+        ------
+        ValueError
+            If a tensor is missing, too many, or does not fit the configuration; it is named.
+        """
+        self._check_state(held, min(known, self.experiences))
+        self._append(held["query"], held["index"], held.get("side"))
+        if self.held:
+            numbers = torch.arange(self.held)[None]
+            self.buffer.add(numbers, held["shown"][None], held["cited"][None])
+        self.known = known
+        for at, parameter in enumerate(self._learned()):
+            parameter.data.copy_(held[f"parameter.{at}"])
+        entries = {}
+        for name, values in held.items():
+            kind, _, rest = name.partition(".")
+            if kind == "optimizer":
+                at, _, entry = rest.partition(".")
+                entries.setdefault(int(at), {})[entry] = values.clone()  # its own, in this thread's mode
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": entries})
+        self.ranking = self._ranking()
+
+    def _check_state(self, held, count):
+        K, d, real = self.config.depth, self.query.shape[1], self.dtype
+        expected = {"query": (real, (count, d)), "index": (torch.int64, (count, K))}
+        expected |= {name: (real, (count, K)) for name in ("shown", "cited", *(() if self.side is None else ("side",)))}
+        expected |= {f"parameter.{at}": (real, tuple(one.shape)) for at, one in enumerate(self._learned())}
+        if count and self.config.optimizer == "adam":  # which keeps moments from the first update on
+            for at, one in enumerate(self.parameters):
+                expected[f"optimizer.{at}.step"] = torch.float32, ()
+                expected |= {f"optimizer.{at}.{name}": (real, tuple(one.shape)) for name in ("exp_avg", "exp_avg_sq")}
+        for name in expected.keys() | held.keys():
+            found = (held[name].dtype, tuple(held[name].shape)) if name in held else "none"
+            if found != expected.get(name, "none"):
+                raise ValueError(f"learner.{name}: expected {expected.get(name, 'none')}, found {found}")
+        if count and not 0 <= held["index"].min() <= held["index"].max() < len(self.bank):
+            raise ValueError(f"learner.index: expected rows of the bank, 0 to {len(self.bank) - 1}")
+
+    def _learned(self):
+        return [*self.adapter.parameters, self.side_weight]
+
+
+class _GrowingBuffer(ExperienceBuffer):
+    """An Experience Buffer of queries that are not known beforehand; one replica, experiences in their order."""
+
+    def __init__(self, config, query, replicas, depth, rounds):
+        super().__init__(config, query, replicas, depth, rounds)
+        self.unit, self.known = query.double(), 0
+
+    def append(self, query):
+        """Make queries known, by the next numbers, `[n, d]`."""
+        start, stop = self.known, self.known + len(query)
+        self.unit = grown(self.unit, start, stop)
+        self.unit[start:stop] = F.normalize(query.double(), dim=-1)
+        self.known = stop
+
+    def drop_oldest(self):
+        """Forget the first experience; the numbers of all others become one less."""
+        self.unit = self.unit[1:]
+        for name in ("shown", "cited", "reward"):
+            setattr(self, name, getattr(self, name)[:, 1:])
+        self.size, self.known = self.size - 1, self.known - 1  # the queries' numbers are 0, 1, .. as before
+
+    def _closeness(self, queries, pool):
+        similarity = self.unit[queries] @ self.unit[: self.known].T
+        return similarity.gather(-1, pool)
