@@ -25,7 +25,7 @@ END = "<|endoftext|>"
 LONG = " ".join(WORDS[at % 7] for at in range(2500))  # more than 10,000 characters
 TEXTS = ["cat", "red cat runs", "", "dog sleeps " * 9, "blue", LONG, "green dog"]
 KINDS = ("contriever", "mpnet", "stella", "gte")
-ROOT = Path(encoders.__file__).parent.parent
+ROOT = Path(encoders.__file__).parent.parent.parent
 
 
 def bert_files(folder, kind):

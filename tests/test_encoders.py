@@ -27,7 +27,7 @@ from earlib.data.encoders import Encoder, encode
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "blue", "cat", "dog", "runs", "sleeps", "nan"]
 TEXTS = ["red cat runs", "dog", "", "red cat runs", "blue dog sleeps green cat"]
-ROOT = Path(encoders.__file__).parent.parent
+ROOT = Path(encoders.__file__).parent.parent.parent
 # What a child process runs first: the same registry entry as here.
 PRELUDE = """
 import json, os, sys

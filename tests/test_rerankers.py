@@ -26,7 +26,7 @@ PAIRS = [
     ("red cat", "green dog runs"), ("red cat", ""), ("", "dog"), ("", ""), ("red cat", "green dog runs"),
     ("blue dog", "Document: red Relevant: true  cat\n\tsleeps"), ("dog", "cat abc " * 9),
 ]  # fmt: skip
-ROOT = Path(rerankers.__file__).parent.parent
+ROOT = Path(rerankers.__file__).parent.parent.parent
 # What a child process runs first: the same registry entry as here.
 PRELUDE = """
 import json, os, sys

@@ -477,7 +477,7 @@ def test_kernels_side_by_side_share_the_cores(root, monkeypatch, jobs, chosen):
         assert outputs(root / "results" / "smoke" / f"{name}.ipynb") == f"{expected}\n"
 
 
-REPOSITORY = Path(runner.__file__).parent.parent
+REPOSITORY = Path(runner.__file__).parent.parent.parent
 PROFILES = sorted(file.stem for file in (REPOSITORY / "notebooks" / "profiles").glob("*.yaml"))
 STATED = [
     (name, arguments)
@@ -664,7 +664,7 @@ def start(root):
     def process(*arguments, **options):
         started.append(subprocess.Popen(
             [sys.executable, "-m", "earlib.run", "plain", *arguments, "--profile", "smoke"],
-            env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(runner.__file__).parent.parent, text=True,
+            env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(runner.__file__).parent.parent.parent, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
         ))  # fmt: skip
         return started[-1]
