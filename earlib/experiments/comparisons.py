@@ -3,7 +3,7 @@
 import numpy as np
 
 from earlib.core.config import READINGS, VARIANTS, near
-from earlib.experiments import measures
+from earlib.experiments.measures import MEASURES, difference, only, summary
 from earlib.experiments.runs import answers, chosen_run, distinct, run_control, run_tuned, run_variant
 from earlib.experiments.settings import Setting, benchmark, scopes
 
@@ -69,8 +69,8 @@ def by_category(setting, values, queries, baseline, categories, **keys):
     made = []
     for category in ("all types", *categories):
         wanted = np.full(len(types), True) if category == "all types" else types == category
-        part = {name: measures.only(one, queries, wanted)[0] for name, one in values.items()}
-        kept = measures.only(values[baseline], queries, wanted)[1]
+        part = {name: only(one, queries, wanted)[0] for name, one in values.items()}
+        kept = only(values[baseline], queries, wanted)[1]
         made += compared(setting, part, kept, baseline, category=category, **keys)
     return made
 
@@ -216,17 +216,15 @@ def under(setting, reading, names, baseline=None):
             continue
         compares = reading != READINGS[0] or baseline
         same = compares and np.array_equal(queries, against.queries)
-        measure = measures.MEASURES.index(reading.measure)
-        theirs = measure if baseline else measures.MEASURES.index(READINGS[0].measure)
+        measure = MEASURES.index(reading.measure)
+        theirs = measure if baseline else MEASURES.index(READINGS[0].measure)
         told = {"sees_gold": name in VARIANTS and VARIANTS[name].explorer, "measures": (reading.measure,), **keys}
         other = against.values[[theirs]] if same else None
         made += rows(of_reading, name, values[[measure]], queries, other, **told)
     return made
 
 
-def rows(
-    setting, variant, values, queries, baseline=None, *, measures=measures.MEASURES, scale=100, tested=True, **keys
-):
+def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES, scale=100, tested=True, **keys):
     """Rows of a record: one a measure, with its interval and the paired difference to a baseline.
 
     Parameters
@@ -254,9 +252,9 @@ def rows(
     of_scope = scopes(setting.dataset)
     for number, measure in enumerate(measures[: len(values)]):
         row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-        row |= {"metric": measure, **keys, **measures.summary(values[number], queries, of_scope, scale)}
+        row |= {"metric": measure, **keys, **summary(values[number], queries, of_scope, scale)}
         if baseline is not None:
-            gap = measures.difference(values[number], baseline[number], queries, of_scope, scale, tested)
+            gap = difference(values[number], baseline[number], queries, of_scope, scale, tested)
             told = ("low", "high", "scope_low", "scope_high")
             row |= {f"difference_{end}": gap[end] for end in told if end in gap}
             row |= {"difference": gap["measured"], "p": gap.get("p")}
