@@ -63,7 +63,7 @@ def test_structure(seed):
 def test_answers_are_in_the_gold_turns_and_the_questions_word_is_not(seed):
     made = load("toy", seed=seed, conversations=2)
     texts = {memory.id: memory.text for memory in made.memories}
-    words = {topic[0] for topic in toy._TOPICS}
+    words = {topic["word"] for topic in toy.WORDING["topics"]}
     elsewhere = 0
     for query in made.queries:
         (word,) = words & set(re.findall("[a-z]+", query.text))
