@@ -9,6 +9,7 @@ import textwrap
 
 import matplotlib
 import numpy as np
+import PIL.Image
 import seaborn
 from IPython.display import Image
 from matplotlib.figure import Figure
@@ -58,7 +59,6 @@ LOOK = {
     "lines.markersize": 4.5,
     "legend.frameon": False,
     "hatch.linewidth": 0.6,
-    "svg.hashsalt": "earlib",
 }
 
 
@@ -445,18 +445,24 @@ def _columns(names):
 
 
 def save(figure, id, profile):
-    """Write a figure as `<results>/<profile>/<id>.png` and `.svg`; the same figure gives the same bytes.
+    """Write a figure as `<results>/<profile>/<id>.png`, the same bytes each time.
+
+    Its colours are reduced to 128, which makes the file a third as large.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+    id, profile : str
 
     Returns
     -------
     IPython.display.Image
         The picture, so that a notebook cell that ends with this call shows what was written.
     """
-    written = {}
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-        buffer = io.BytesIO()
-        with matplotlib.rc_context(LOOK):
-            figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-        written[kind] = buffer.getvalue()
-        paths.write_atomically(paths.results() / profile / f"{id}.{kind}", written[kind])
-    return Image(written["png"], width=round(100 * figure.get_figwidth()))
+    drawn, written = io.BytesIO(), io.BytesIO()
+    with matplotlib.rc_context(LOOK):
+        figure.savefig(drawn, format="png", dpi=160)
+    picture = PIL.Image.open(drawn).convert("RGB")
+    picture.quantize(128, dither=PIL.Image.Dither.NONE).save(written, format="png", optimize=True)
+    paths.write_atomically(paths.results() / profile / f"{id}.png", written.getvalue())
+    return Image(written.getvalue(), width=round(100 * figure.get_figwidth()))

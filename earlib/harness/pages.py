@@ -15,7 +15,6 @@ import warnings
 from base64 import b64decode
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
@@ -87,7 +86,7 @@ def read(folder):
     planned = runner.own_names(folder.name)
     ids = sorted(ids, key=partial(_place, planned=planned))
     figures = {id: [] for id in ids}
-    stems = {file.stem for kind in ("png", "svg") for file in folder.glob(f"*.{kind}")}
+    stems = {file.stem for file in folder.glob("*.png")}
     for stem in sorted(stems, key=lambda stem: (len(stem), stem)):
         owners = [id for id in ids if stem == id or stem.startswith(f"{id}_")]
         if owners:
@@ -125,7 +124,7 @@ def _entry(folder, id, figures, own):
     except ValueError as error:
         record = table = None
         remarks.append(f"The record is broken and left out. {str(error).replace(f'{folder}/', '')}")
-    remarks += [f"{remark}; {again}" for remark in _figure_remarks(notebook, folder, figures, pictures)]
+    remarks += [f"{remark}; {again}" for remark in _figure_remarks(notebook, folder, pictures)]
     return Entry(id, _heading(notebook, id, record), record, notebook, table, pictures, remarks, own)
 
 
@@ -188,11 +187,6 @@ def _notebook_remarks(notebook, id, profile):
     outputs = [output for cell in written for output in cell.get("outputs", [])]
     if not outputs or any(output.output_type == "error" for output in outputs):
         yield f"{where} " + ("stopped at an error" if outputs else "was not executed: it has no outputs")
-    sealed = notebook.metadata.get("earlib", {}).get("seal")
-    if sealed is None:
-        yield f"{where} has no seal: it was not run by `python -m earlib.run`"
-    elif sealed != runner.seal(notebook):
-        yield f"{where} does not fit its seal: its cells or outputs were changed by hand after it ran"
 
 
 def _differing(executed, source):
@@ -236,15 +230,12 @@ def _rounded(value):
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _figure_remarks(notebook, folder, figures, pictures):
-    """Which figures are not there as pictures, or not those that the notebook shows."""
-    for stem in figures:
-        if f"{stem}.png" not in pictures:
-            yield f"The figure `{stem}.svg` is not shown: there is no `{stem}.png`"
+def _figure_remarks(notebook, folder, pictures):
+    """Which figures are not those that the notebook shows."""
     saved = {(folder / name).read_bytes() for name in pictures}
     for cell in notebook.cells if notebook else ():
         shown = [output.get("data", {}).get("image/png") for output in cell.get("outputs", [])]
-        if "plots.save(" in cell.source and not {b64decode(picture) for picture in shown if picture} <= saved:
+        if not {b64decode(picture) for picture in shown if picture} <= saved:
             yield f"The figure of cell {_named(cell)} is not among the saved ones: its file is gone, or of another run"
 
 
@@ -396,7 +387,7 @@ def _flat(values, before=""):
 
 def _templates():
     environment = Environment(
-        loader=PackageLoader("earlib"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("earlib.harness"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"badge": badge, "ticked": _ticked, "flat": lambda values: list(_flat(values))}
     environment.globals |= {"mark": Markup(MARK), "verdicts": VERDICTS, "sees_gold": records.SEES_GOLD}
@@ -436,7 +427,7 @@ def write(folder):
     common = {"profile": folder.name, "title": _profile_title(folder.name)}
     for before, entry, after in zip([None, *paged], paged, [*paged[1:], None], strict=False):
         files = sorted(file.name for kind in ("ipynb", "json") for file in folder.glob(f"{entry.id}.{kind}"))
-        files += [file for png in entry.pictures for file in (png, f"{Path(png).stem}.svg") if (folder / file).exists()]
+        files += entry.pictures
         page = templates.get_template("page.html.j2").render(
             common, entry=entry, body=Markup(bodies[entry.id]), before=before, after=after, files=files
         )

@@ -700,14 +700,7 @@ def _publish(plan, work):
         if file.is_file():
             paths.write_atomically(target / file.relative_to(left), file.read_bytes())
     notebook = strip(nbformat.read(work / f"{plan.name}.ipynb", as_version=4))
-    notebook.metadata["earlib"] = {"seal": seal(notebook)}
     paths.write_atomically(target / f"{plan.name}.ipynb", nbformat.writes(notebook) + "\n")
-
-
-def seal(notebook):
-    """SHA-256 of the cells and outputs of an executed notebook: one that was edited by hand no longer fits its own."""
-    content = [(cell.cell_type, cell.source, cell.get("outputs", [])) for cell in notebook.cells]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def strip(notebook):
