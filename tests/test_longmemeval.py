@@ -193,7 +193,7 @@ def test_made_file_has_its_counts(made):
 def twice(turns):
     """The question with a third session under the name of the first."""
     question = copy.deepcopy(QUESTION)
-    for key, value in zip(longmemeval._LISTS, ("s1", "2023/05/22 (Mon) 10:00", turns), strict=True):
+    for key, value in zip(longmemeval.LISTS, ("s1", "2023/05/22 (Mon) 10:00", turns), strict=True):
         question[key].append(value)
     return question
 

@@ -42,7 +42,7 @@ class Query(NamedTuple):
     gold: tuple  # ids of the dialogue turns that hold its evidence, each once, in the source's order
 
 
-class Finding(NamedTuple):
+class Irregularity(NamedTuple):
     """One irregularity of the source and what was done about it."""
 
     place: str
@@ -62,7 +62,7 @@ class Benchmark:
     memories : tuple of Memory
     queries : tuple of Query
         All of them, in the source's order; `asked` leaves the adversarial ones out.
-    audit : tuple of Finding
+    audit : tuple of Irregularity
         Malformed or odd entries of the source, each with the repair.
     shared_sessions : bool
         Whether scopes share sessions: one of the same name is then the same in all of them.

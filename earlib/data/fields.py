@@ -1,45 +1,56 @@
-"""Checked access to the fields of a benchmark's file: a wrong one is named with the file and what was expected."""
+"""Checked access to the fields of a benchmark's file; an error names the file, the field and what was expected."""
 
 from pathlib import Path
 
-from earlib.data.benchmarks import Finding
+from earlib.data.benchmarks import Irregularity
 
 _KINDS = {
-    dict: "an object", list: "a list", str: "a text", (str, int, float): "a text or a number", int: "a number",
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    (str, int, float): "a text or a number",
+    int: "a number",
     bool: "true or false",
-}  # fmt: skip
+}
 
 
 class Fields:
-    """A file that is being read, and what was odd in it so far; `place` is always where in the file a value lies."""
+    """A file being read and its irregular entries so far; `place` is the position of a value in the file."""
 
     def __init__(self, path):
         self.path, self.audit = Path(path), []
 
     def error(self, place, expected, found):
-        """The ValueError to raise for a value that is not as expected."""
         hint = "compare with the publisher's file"
         return ValueError(f"{self.path}: {place}: expected {expected}, found {found}; {hint}")
 
     def check(self, value, kind, place):
-        """The value itself if it is of the given type; true and false are no numbers."""
+        """Return a value of the given type; true and false are not numbers."""
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             raise self.error(place, _KINDS[kind], f"{type(value).__name__} {str(value)[:40]!r}")
         return value
 
-    def take(self, mapping, key, kind, place):
-        """The value of a key that must be there and of the given type."""
-        if key not in mapping:
-            raise self.error(f"{place}.{key}", _KINDS[kind], "no such key")
-        return self.check(mapping[key], kind, f"{place}.{key}")
+    def entries(self, values, kind, place):
+        """Entries of a list, all of one type, each with its place."""
+        for number, value in enumerate(self.check(values, list, place)):
+            at = f"{place}[{number}]"
+            yield self.check(value, kind, at), at
+
+    def take(self, mapping, place, **kinds):
+        """Values of required keys, each of its type."""
+        for key, kind in kinds.items():
+            if key not in mapping:
+                raise self.error(f"{place}.{key}", _KINDS[kind], "no such key")
+            self.check(mapping[key], kind, f"{place}.{key}")
+        return [mapping[key] for key in kinds]
 
     def note(self, place, kind, found, kept):
-        """Add an irregular entry, and what was kept of it, to the audit."""
-        self.audit.append(Finding(place, kind, str(found), str(kept)))
+        """Add an irregular entry, and how it was repaired, to the audit."""
+        self.audit.append(Irregularity(place, kind, str(found), str(kept)))
 
     def answer(self, question, place):
-        """A question's answer as text; a number is noted."""
-        answer = self.take(question, "answer", (str, int, float), place)
+        """Answer to a question as text; a number is noted."""
+        (answer,) = self.take(question, place, answer=(str, int, float))
         if not isinstance(answer, str):
             self.note(f"{place}.answer", "answer is a number", answer, f"the text {str(answer)!r}")
         return str(answer)

@@ -1,7 +1,7 @@
-"""LoCoMo (Maharana et al., 2024): ten long conversations, every turn, observation and question of them.
+"""LoCoMo (Maharana et al., 2024): ten long conversations with all their turns, observations and questions.
 
-The source has irregular entries; each is repaired by a stated rule and listed in `Benchmark.audit`, none is dropped
-in silence. The image search terms (`query` of a turn) leak answers and are never read.
+Irregular entries of the source are repaired by stated rules and listed in `Benchmark.audit`; none is dropped silently.
+The image search terms (`query` of a turn) leak answers and are never read.
 """
 
 import json
@@ -13,34 +13,19 @@ from earlib.data.download import fetch
 from earlib.data.fields import Fields
 
 FILE = "locomo10.json"
-CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: ADVERSARIAL}
 
 
 def load(captions=True, dates=False):
-    """LoCoMo from the search path or its publisher; see `earlib.data.benchmarks.load`."""
+    """Read LoCoMo from the search path or its publisher; see `earlib.data.benchmarks.load`."""
     return read(fetch(FILE), captions, dates)
 
 
 def read(path, captions=True, dates=False):
-    """Read a file in LoCoMo's form.
+    """Read a file in LoCoMo's format; a ValueError names the file, the field and what was expected.
 
-    Parameters
-    ----------
-    path : Path
-    captions, dates : bool
-        As in `earlib.data.benchmarks.load`.
-
-    Returns
-    -------
-    Benchmark
-        Memory ids are `{sample}/D{session}:{turn}` and `{sample}/S{session}/O/{speaker}/{number}`, query ids
-        `{sample}/Q{number}`, numbers of questions and observations from 0.
-
-    Raises
-    ------
-    ValueError
-        If it is no valid JSON, or a field is missing or has the wrong type; names the file, the field and what
-        was expected.
+    Memory ids are `{sample}/D{session}:{turn}` and `{sample}/S{session}/O/{speaker}/{number}`, query ids
+    `{sample}/Q{number}`; observations and questions are numbered from 0.
     """
     path = Path(path)
     try:
@@ -48,9 +33,8 @@ def read(path, captions=True, dates=False):
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: expected complete JSON, but {error}; get the file again") from error
     reader = _Reader(path, captions, dates)
-    reader.check(samples, list, "the whole file")
-    for number, sample in enumerate(samples):
-        reader.sample(reader.check(sample, dict, f"[{number}]"), f"[{number}]")
+    for sample, place in reader.entries(reader.check(samples, list, "the whole file"), dict, ""):
+        reader.sample(sample, place)
     return Benchmark("LoCoMo", tuple(reader.memories.values()), tuple(reader.queries), tuple(reader.audit))
 
 
@@ -64,74 +48,70 @@ def parse_evidence(entry):
 
 
 class _Reader(Fields):
-    """What has been read so far."""
+    """The samples read so far."""
 
     def __init__(self, path, captions, dates):
         super().__init__(path)
         self.captions, self.dates = captions, dates
         self.memories, self.queries = {}, []
 
-    def add(self, memory, place):
+    def add(self, place, *fields):
+        memory = Memory(*fields)
         if memory.id in self.memories:
             raise self.error(place, "an id that occurs once", repr(memory.id))
         self.memories[memory.id] = memory
 
     def sample(self, sample, place):
-        scope = self.take(sample, "sample_id", str, place)
-        conversation = self.take(sample, "conversation", dict, scope)
-        observation = self.take(sample, "observation", dict, scope)
-        questions = self.take(sample, "qa", list, scope)
+        (scope,) = self.take(sample, place, sample_id=str)
+        conversation, observation, questions = self.take(sample, scope, conversation=dict, observation=dict, qa=list)
         numbers = sorted(int(key[8:]) for key in conversation if re.fullmatch(r"session_[0-9]+", key))
-        for number in numbers:
-            self.session(scope, number, conversation)
-        for number in numbers:
-            self.observations(scope, number, conversation, observation)
+        dates = [self.session(scope, number, conversation) for number in numbers]
+        for number, date in zip(numbers, dates, strict=True):
+            self.observations(scope, number, date, observation)
         for key in conversation:
             dated = re.fullmatch(r"session_([0-9]+)_date_time", key)
             if dated and int(dated[1]) not in numbers:
                 self.note(f"{scope} conversation.{key}", "date without session", conversation[key], "nothing")
         self.questions(scope, questions)
 
-    def date(self, scope, number, conversation):
-        key = f"session_{number}_date_time"
-        return self.take(conversation, key, str, f"{scope} conversation") if key in conversation else ""
-
     def session(self, scope, number, conversation):
-        date = self.date(scope, number, conversation)
+        """Add the turns of a session; returns its date."""
+        place, key, date = f"{scope} conversation", f"session_{number}_date_time", ""
+        if key in conversation:
+            (date,) = self.take(conversation, place, **{key: str})
         if not date:
-            self.note(f"{scope} conversation.session_{number}", "session without date", "", "an empty date")
-        turns = self.take(conversation, f"session_{number}", list, f"{scope} conversation")
-        for index, turn in enumerate(turns):
-            place = f"{scope} conversation.session_{number}[{index}]"
-            self.check(turn, dict, place)
-            name = self.take(turn, "dia_id", str, place)
+            self.note(f"{place}.session_{number}", "session without date", "", "an empty date")
+        (turns,) = self.take(conversation, place, **{f"session_{number}": list})
+        for turn, at in self.entries(turns, dict, f"{place}.session_{number}"):
+            name, speaker, text = self.take(turn, at, dia_id=str, speaker=str, text=str)
             if not re.fullmatch(rf"D{number}:[1-9][0-9]*", name):
-                raise self.error(f"{place}.dia_id", f"D{number}: and the number of the turn", repr(name))
-            speaker, text = (self.take(turn, key, str, place) for key in ("speaker", "text"))
-            caption = self.take(turn, "blip_caption", str, place) if turn.get("blip_caption") is not None else ""
+                raise self.error(f"{at}.dia_id", f"D{number}: and the number of the turn", repr(name))
+            caption = turn.get("blip_caption")
+            if caption is not None:
+                self.check(caption, str, f"{at}.blip_caption")
             if not text.strip():
-                self.note(f"{place}.text", "empty turn", repr(text), "its caption" if caption else "the speaker's name")
+                self.note(f"{at}.text", "empty turn", repr(text), "its caption" if caption else "the speaker's name")
             text = turn_text(speaker, text, caption if self.captions else None, date if self.dates else None)
-            self.add(Memory(f"{scope}/{name}", scope, "dialogue", f"S{number}", date, text), place)
+            self.add(at, f"{scope}/{name}", scope, "dialogue", f"S{number}", date, text)
+        return date
 
-    def observations(self, scope, number, conversation, observation):
-        date, key = self.date(scope, number, conversation), f"session_{number}_observation"
+    def observations(self, scope, number, date, observation):
+        key, place = f"session_{number}_observation", f"{scope} observation"
         if key not in observation:
-            self.note(f"{scope} observation.{key}", "session without observations", "no such key", "none")
+            self.note(f"{place}.{key}", "session without observations", "no such key", "none")
             return
-        for speaker, pairs in self.take(observation, key, dict, f"{scope} observation").items():
-            for index, pair in enumerate(self.check(pairs, list, f"{scope} observation.{key}.{speaker}")):
-                place = f"{scope} observation.{key}.{speaker}[{index}]"
-                if len(self.check(pair, list, place)) != 2:
-                    raise self.error(place, "a pair of a text and dialogue ids", f"{len(pair)} entries")
-                text = self.check(pair[0], str, f"{place}[0]")
-                entries = pair[1] if isinstance(pair[1], list) else [pair[1]]
-                sources = self.turns(scope, entries, f"{place}[1]", "source")
+        (spoken,) = self.take(observation, place, **{key: dict})
+        for speaker, pairs in spoken.items():
+            for index, (pair, at) in enumerate(self.entries(pairs, list, f"{place}.{key}.{speaker}")):
+                if len(pair) != 2:
+                    raise self.error(at, "a pair of a text and dialogue ids", f"{len(pair)} entries")
+                text = self.check(pair[0], str, f"{at}[0]")
+                sources = self.turns(scope, pair[1] if isinstance(pair[1], list) else [pair[1]], f"{at}[1]", "source")
                 name = f"{scope}/S{number}/O/{speaker}/{index}"
-                self.add(Memory(name, scope, "observation", f"S{number}", date, text, sources), place)
+                self.add(at, name, scope, "observation", f"S{number}", date, text, sources)
 
     def turns(self, scope, entries, place, kind):
-        """Ids of the turns that the entries name, each once; whatever is not one plain id of a turn is noted."""
+        """Ids of the turns that the entries name, each once; an entry that is not exactly one known id is noted."""
         kept = []
         for entry in entries:
             names = parse_evidence(self.check(entry, str, place))
@@ -148,23 +128,18 @@ class _Reader(Fields):
         return tuple(kept)
 
     def questions(self, scope, questions):
-        first = {}
-        for index, question in enumerate(questions):
-            place = f"{scope} qa[{index}]"
-            self.check(question, dict, place)
-            text = self.take(question, "question", str, place)
-            number = self.take(question, "category", int, place)
-            if number not in CATEGORIES:
-                raise self.error(f"{place}.category", "a number from 1 to 5", number)
-            entries = self.take(question, "evidence", list, place)
+        first = {}  # number of the first question with a text
+        for number, (question, place) in enumerate(self.entries(questions, dict, f"{scope} qa")):
+            text, category, entries = self.take(question, place, question=str, category=int, evidence=list)
+            if category not in CATEGORIES:
+                raise self.error(f"{place}.category", "a number from 1 to 5", category)
             if not entries:
                 self.note(f"{place}.evidence", "no evidence", "[]", "the question, without gold")
             gold = self.turns(scope, entries, f"{place}.evidence", "evidence")
-            if text in first:
-                earlier = first[text]
+            earlier = first.setdefault(text, number)
+            if earlier < number:
                 kind = "repeated question" if question == questions[earlier] else "question asked in two ways"
                 self.note(place, kind, f"as qa[{earlier}]", "both")
-            first.setdefault(text, index)
-            told = CATEGORIES[number] != ADVERSARIAL or "answer" in question  # else the dialogue does not say
+            told = CATEGORIES[category] != ADVERSARIAL or "answer" in question  # else the dialogue does not say
             answer = self.answer(question, place) if told else ""
-            self.queries.append(Query(f"{scope}/Q{index}", scope, text, answer, CATEGORIES[number], gold))
+            self.queries.append(Query(f"{scope}/Q{number}", scope, text, answer, CATEGORIES[category], gold))
