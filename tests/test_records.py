@@ -1,0 +1,308 @@
+"""Records: rows, verdicts, provenance, and the comparison with the committed record."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from earlib import paper, paths, records
+
+ELSEWHERE = {"id": "tab03", "dataset": "longmemeval", "encoder": "contriever"}
+PROVENANCE = {"dataset": "d1", "encoder": "e1", "packages": {"earlib": "0.1.0"}, "commit": None}
+PARAMETERS = {"seeds": 3, "rate": 0.001}
+percent = st.floats(0, 100)
+
+
+def measured(
+    variant="ear", value=45.0, against=ELSEWHERE, dataset="locomo", encoder="minilm", metric="recall@5", **more
+):
+    interval = {"measured": value, "std": 0.8, "low": value - 4, "high": value + 5}
+    counts = {"n_queries": 308, "seeds": 3, "excluded": 0}
+    return records.row(dataset, encoder, variant, metric, against=against, **interval, **counts, **more)
+
+
+def ablation(value=45.0, profile="laptop", parameters=PARAMETERS, provenance=PROVENANCE):
+    better = {"compared_with": "rmm", "difference": value - 31, "difference_low": value - 35, "difference_high": value}
+    rows = [
+        measured("rmm", 31.0),
+        measured("ear", value, **better, sees_gold=True, headline=True),
+        records.row("locomo", "minilm", "ear", "j", against={**ELSEWHERE, "id": "tab02"}, reason="no language model"),
+        records.row("locomo", "minilm", "ear", "latency", measured=0.0123, varies=True),
+    ]
+    return records.record("tab03_ablation", "Ablation study", profile, parameters, provenance, rows)
+
+
+def commit(record, places, change=lambda text: text):
+    """Puts a record where the reference lies."""
+    records.save(record)
+    file = places / "results" / record["profile"] / f"{record['id']}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = (places / "new" / record["profile"] / file.name).read_text()
+    file.write_text(change(text))
+    return file
+
+
+# -- rows and verdicts
+
+
+def test_the_papers_number_is_looked_up():
+    row = measured("ear_adapter")
+    assert (row["reported"], row["printed"]) == (72.8, "72.80")
+    assert (row["reported_dataset"], row["reported_encoder"]) == ("longmemeval", "contriever")
+    assert "reported" not in measured("equal_calls_2")
+    with pytest.raises(KeyError, match="tab03"):
+        measured(against={"id": "tab3"})
+
+
+def test_closeness_by_example():
+    assert records.closeness(50.0, 46.0, 55.0, 55.0, "55.00") == "agrees"
+    assert records.closeness(50.0, 46.0, 55.0, 55.06, "55.06") == "nearly"
+    assert records.closeness(50.0, 46.0, 55.0, 57.0, "57.00") == "nearly"  # 7 is within sqrt(2) times 5
+    assert records.closeness(50.0, 46.0, 55.0, 57.1, "57.10") == "differs"
+    assert records.closeness(50.0, 46.0, 55.0, 43.0, "43.00") == "differs"  # downwards the half is 4
+    assert records.closeness(1540, None, None, 1540.0, "1,540") == "agrees"
+    assert records.closeness(1541, None, None, 1540.0, "1,540") == "differs"
+    assert records.closeness(72.84, None, None, 72.8, "72.8") == "agrees"
+    assert records.closeness(72.84, None, None, 72.8, "72.80") == "differs"
+
+
+@given(percent, percent, st.floats(0, 20), st.floats(0, 20))
+def test_closeness_is_ordered_by_distance(measured, reported, below, above):
+    order = ["agrees", "nearly", "differs"]
+    low, high = measured - below, measured + above
+    verdict = records.closeness(measured, low, high, reported, "0.00")
+    nearer = records.closeness(measured, low, high, (measured + reported) / 2, "0.00")
+    assert order.index(nearer) <= order.index(verdict)
+    outside = max(low - reported, reported - high)  # half of the last printed digit, 0.005, is allowed
+    assert verdict == "agrees" if outside < 0.004 else outside < 0.006 or verdict != "agrees"
+    assert records.closeness(measured, low, high, measured, "0.00") == "agrees"
+
+
+@given(st.floats(-50, 50), st.floats(0, 30), st.floats(-50, 50))
+def test_direction_is_symmetric(middle, half, reported):
+    verdict = records.direction(middle - half, middle + half, reported)
+    assert records.direction(-middle - half, half - middle, -reported) == verdict
+    flipped = {"same direction": "other direction", "other direction": "same direction"}.get(verdict, verdict)
+    assert records.direction(middle - half, middle + half, -reported) == flipped
+    assert (verdict == "undecided") == (abs(middle) <= half or reported == 0)
+
+
+def test_verdicts_of_a_record():
+    rows = ablation()["rows"]
+    assert [row["verdict"] for row in rows] == ["another setting", "same direction", "not run", "not in the paper"]
+    own = {"id": "tab03"}
+    record = records.record("t", "t", "paper", {}, {}, [
+        measured("ear", 56.0, own, "locomo", "contriever"),
+        measured("rmm", 31.0, own, "locomo", "contriever"),
+        measured(None, 1540.0, {"id": "tab01"}, "locomo", None, "queries"),
+    ])  # fmt: skip
+    assert [row["verdict"] for row in record["rows"]] == ["agrees", "nearly", "agrees"]
+
+
+def test_direction_follows_the_interval_and_the_paper():
+    def verdict(low, high, variant="ear", other="rmm"):
+        rows = [measured(other, 31.0), measured(variant, compared_with=other, difference_low=low, difference_high=high)]
+        return records.record("t", "t", "laptop", {}, {}, rows)["rows"][1]["verdict"]
+
+    assert verdict(2.0, 9.0) == "same direction"
+    assert verdict(-9.0, -2.0) == "other direction"
+    assert verdict(-1.0, 9.0) == "undecided"
+    assert verdict(-9.0, -2.0, "rmm", "ear") == "same direction"
+    assert verdict(2.0, 9.0, "ear", "equal_calls_2") == "not in the paper"
+
+
+def test_a_comparison_can_name_other_keys():
+    def at(rounds, **more):
+        return measured("ear_adapter", against={**ELSEWHERE, "id": "tab06", "rounds": rounds, "replay_size": 4},
+                        rounds=rounds, **more)  # fmt: skip
+
+    worse = at(2, compared_with={"rounds": 4}, difference_low=-6.0, difference_high=-1.0)
+    record = records.record("t", "t", "laptop", {}, {}, [at(4), worse])
+    assert [row["verdict"] for row in record["rows"]] == ["another setting", "same direction"]
+    assert record["rows"][1]["reported"] == paper.value("tab06", rounds=2)
+
+
+# -- what a record refuses
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([records.row("locomo", "minilm", "ear", "j")], r"rows\.0 \(locomo/minilm/ear/j\).*needs a reason"),
+        ([measured(value=float("nan"))], r"rows\.0\.measured.*finite number.*nan"),
+        ([measured(value=40.0) | {"measured": "40"}], r"rows\.0\.measured.*valid number.*40"),
+        ([measured() | {"high": None}], "interval needs both ends"),
+        ([measured() | {"low": 60.0}], "the lower first"),
+        ([measured() | {"printed": None}], "go together"),
+        ([measured(), measured()], "two rows for locomo/minilm/ear/recall@5"),
+        ([measured(compared_with="rmm")], "compared_with: the record has no row with"),
+        ([measured("rmm"), measured(compared_with="rmm")], "difference_low, difference_high"),
+    ],
+)
+def test_unsound_rows_are_refused(rows, message):
+    with pytest.raises(ValueError, match=message):
+        records.record("t", "t", "laptop", {}, {}, rows)
+
+
+def test_a_record_needs_a_plain_name():
+    with pytest.raises(ValueError, match="record ../t: id"):
+        records.record("../t", "t", "laptop", {}, {}, [])
+
+
+# -- saving and loading
+
+
+def test_saved_and_loaded(places):
+    record = ablation(np.float64(45.123456789))
+    records.save(record)
+    file = places / "new" / "laptop" / "tab03_ablation.json"
+    assert records.load("tab03_ablation", "laptop") == record
+    assert record["rows"][1]["measured"] == 45.1235
+    assert record["rows"][1]["excluded"] == 0  # a zero is a value
+    text = file.read_text()
+    records.save(records.load("tab03_ablation", "laptop"))
+    assert file.read_text() == text
+    assert sum(line.startswith('  {"dataset"') for line in text.splitlines()) == 4
+    design = ["dataset", "encoder", "variant", "metric", "n_queries", "seeds", "measured", "std", "low", "high",
+              "reported", "verdict", "reason"]  # fmt: skip
+    assert [key for key in json.loads(text)["rows"][1] if key in design] == design
+
+
+def test_what_cannot_be_loaded_says_what_and_where(places):
+    with pytest.raises(FileNotFoundError, match=r"laptop/tab09_x\.json: no such record; .*earlib\.run tab09_x"):
+        records.load("tab09_x", "laptop")
+    records.save(ablation())
+    file = places / "new" / "laptop" / "tab03_ablation.json"
+    text = file.read_text()
+    for broken, message in [
+        (text[:200], "tab03_ablation.json: not JSON"),
+        (text.replace('"measured": 31.0', '"measured": "31"'), r"json: rows\.0\.measured .*valid number.*31"),
+        (text.replace('"title": "Ablation study",', ""), "json: title: Field required"),
+        (text.replace('"tab03_ablation"', '"tab02_main"'), "json: id: expected tab03_ablation, found tab02_main"),
+        ("[]", "json: the whole: "),
+    ]:
+        file.write_text(broken)
+        with pytest.raises(ValueError, match=message):
+            records.load("tab03_ablation", "laptop")
+
+
+# -- the check against the reference
+
+
+def test_check_within_tolerance(places, capsys):
+    commit(ablation(45.0), places)
+    records.check(ablation(45.4), 0.5)
+    told = "reference: 2 of 2 values within 0.5 points; 1 that varies between machines not compared\n"
+    assert capsys.readouterr().out == told
+
+
+def test_check_finds_a_tampered_reference(places, capsys):
+    commit(ablation(), places, lambda text: text.replace('"measured": 31.0', '"measured": 31.6'))
+    records.check(ablation(), 0.5)
+    out = capsys.readouterr().out
+    assert out.startswith("reference: 1 of 2 values within 0.5 points")
+    assert "  locomo/minilm/rmm/recall@5: 31, reference 31.6\n" in out
+
+
+def test_check_counts_points_and_missing_values(places, capsys):
+    def record(*rows):
+        return records.record("fig03", "t", "smoke", {}, PROVENANCE, list(rows))
+
+    gone = records.row("toy", "minilm", "rmm", "recall@5", reason="too few questions")
+    then = record(measured("ear", dataset="toy"), measured("rmm", dataset="toy"), measured("retriever", dataset="toy"))
+    commit(then, places)
+    records.check(then, 0.5)
+    assert capsys.readouterr().out == "reference: 3 of 3 values within 0.5 points\n"
+    records.check(record(measured("ear", dataset="toy", queries=40), measured("ear", dataset="toy"), gone), 0.5)
+    assert capsys.readouterr().out.splitlines() == [
+        "reference: 1 of 4 values within 0.5 points",
+        "  toy/minilm/ear/recall@5/queries=40: not in the reference",
+        "  toy/minilm/rmm/recall@5: not run, reference 45",
+        "  toy/minilm/retriever/recall@5: in the reference only",
+    ]
+
+
+def test_check_knows_what_it_cannot_compare(places, capsys):
+    records.check(ablation(), 0.5)
+    commit(ablation(), places)
+    records.check(ablation(parameters={"seeds": 5, "rate": 0.001}), 0.5)
+    assert capsys.readouterr().out == "no reference for these parameters\n" * 2
+    newer = {**PROVENANCE, "packages": {"earlib": "9.0"}}
+    records.check(ablation(provenance=newer), 0.5)
+    assert "the reference is of version 0.1.0, this record of 9.0: not compared" in capsys.readouterr().out
+    commit(ablation(), places, lambda text: text.replace('"profile": "laptop"', '"profile": "smoke"'))
+    records.check(ablation(), 0.5)
+    assert "the reference is of profile smoke, this record of laptop: not compared" in capsys.readouterr().out
+    commit(ablation(), places, lambda text: text[:100])
+    with pytest.raises(ValueError, match="tab03_ablation.json: not JSON"):
+        records.check(ablation(), 0.5)
+
+
+# -- provenance
+
+
+def test_the_commit_is_the_last_that_touched_the_source(tmp_path, monkeypatch):
+    def git(*arguments):
+        name = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        return subprocess.run(["git", "-C", tmp_path, *name, *arguments], check=True, capture_output=True, text=True)
+
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert records.provenance("d", "e")["commit"] is None
+    (tmp_path / "earlib").mkdir()
+    (tmp_path / "earlib" / "core.py").write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "source")
+    source = git("rev-parse", "HEAD").stdout.strip()
+    (tmp_path / "record.json").write_text("{}")
+    git("add", ".")
+    git("commit", "-qm", "results")
+    assert records.provenance("d", "e")["commit"] == source
+    (tmp_path / "earlib" / "core.py").write_text("2")
+    assert records.provenance("d", "e")["commit"] == f"{source} and local changes"
+
+
+def test_provenance_names_versions(monkeypatch):
+    found = records.provenance({"locomo": "d1"}, {"minilm": "e1"}, core="c1")
+    assert found["packages"]["numpy"] == np.__version__
+    assert (found["dataset"], found["core"]) == ({"locomo": "d1"}, "c1")
+    monkeypatch.setenv("PATH", "")
+    assert records.provenance("d", "e")["commit"] is None
+
+
+def test_tests_of_the_same_metric_are_corrected_together():
+    """Holm by hand: the smallest of m times m, the next times m - 1, never below the one before."""
+    tested = {"difference": 1.0, "difference_low": 0.5, "difference_high": 2.0}
+    rows = [measured(f"v{i}", p=p, **tested) for i, p in enumerate([0.01, 0.04, 0.03])]
+    rows += [measured("other", metric="hitrate@5", p=0.04, **tested), measured("untested")]
+    made = records.record("tab03_ablation", "Ablation", "laptop", PARAMETERS, PROVENANCE, rows)
+    made = {(row["variant"], row["metric"]): row.get("p_holm") for row in made["rows"]}
+    corrected = [made[f"v{i}", "recall@5"] for i in range(3)]
+    assert corrected == pytest.approx([0.03, 0.06, 0.06])
+    assert made["other", "hitrate@5"] == 0.04 and made["untested", "recall@5"] is None
+
+
+@pytest.mark.parametrize(
+    ("tamper", "told"),
+    [
+        (lambda row: row.update(verdict="agrees"), "does not follow from its own numbers: locomo/minilm/ear/recall@5"),
+        (lambda row: row.update(p_holm=0.5), "does not follow from its own numbers: locomo/minilm/ear/recall@5"),
+        (lambda row: row.update(difference=64.0), "difference 14, reference 64"),
+        (lambda row: row.update(difference_low=7.0), "difference_low 10, reference 7"),
+        (lambda row: row.update(printed="81.00"), "printed 80.28, reference 81.00"),
+    ],
+)
+def test_check_compares_what_conclusions_hang_on(places, capsys, tamper, told):
+    better = {"difference": 14.0, "difference_low": 10.0, "difference_high": 18.0, "p": 0.01, "compared_with": "rmm"}
+    rows = [measured("rmm", 31.0), measured("ear", **better)]
+    made = records.record("tab03_ablation", "t", "laptop", PARAMETERS, PROVENANCE, rows)
+    file = commit(made, places)
+    content = json.loads(file.read_text())
+    tamper(content["rows"][1])
+    file.write_text(json.dumps(content))
+    records.check(made, 1)
+    assert told in capsys.readouterr().out
