@@ -1,4 +1,4 @@
-"""Benchmarks: memories of long dialogues and the questions asked of them, in one form for every dataset."""
+"""Benchmarks: memories of long dialogues and the queries asked of them, in one form for all datasets."""
 
 import hashlib
 import importlib
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from earlib.core.config import near
 
-NAMES = ("locomo", "longmemeval", "toy")  # each a module here with a function load(captions, dates, ...)
+NAMES = ("locomo", "longmemeval", "toy")  # each a module of this folder with a function load(captions, dates, ...)
 ADVERSARIAL = "adversarial"
 
 
@@ -18,12 +18,12 @@ class Memory(NamedTuple):
     """One entry of a memory bank."""
 
     id: str  # unique in the benchmark
-    scope: str  # the conversation or haystack it belongs to; retrieval never leaves a scope
+    scope: str  # its conversation or haystack; retrieval never leaves a scope
     store: str  # "dialogue" (episodic) or "observation" (semantic)
     session: str
     date: str  # as printed in the source, "" if it has none
     text: str
-    sources: tuple = ()  # of an observation: the ids of the dialogue turns it was drawn from
+    sources: tuple = ()  # ids of the dialogue turns that an observation was drawn from
 
     @property
     def turns(self):
@@ -43,7 +43,7 @@ class Query(NamedTuple):
 
 
 class Irregularity(NamedTuple):
-    """One irregularity of the source and what was done about it."""
+    """One irregular entry of the source and its repair."""
 
     place: str
     kind: str
@@ -53,7 +53,7 @@ class Irregularity(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Memories and queries of one dataset, with what its source had wrong.
+    """Memories and queries of one dataset, and the irregular entries of its source.
 
     Attributes
     ----------
@@ -61,11 +61,11 @@ class Benchmark:
         As shown to readers ("LoCoMo", "Toy (made by the package)").
     memories : tuple of Memory
     queries : tuple of Query
-        All of them, in the source's order; `asked` leaves the adversarial ones out.
+        All queries in the source's order; `asked` leaves the adversarial ones out.
     audit : tuple of Irregularity
-        Malformed or odd entries of the source, each with the repair.
+        Malformed or odd entries of the source, each with its repair.
     shared_sessions : bool
-        Whether scopes share sessions: one of the same name is then the same in all of them.
+        True if sessions of the same name in different scopes are the same session.
     """
 
     name: str
@@ -80,12 +80,12 @@ class Benchmark:
         return tuple(query for query in self.queries if query.category != ADVERSARIAL)
 
     def fingerprint(self):
-        """SHA-256 (hex) of all memories and queries, in order; equal exactly when a run would see the same data."""
+        """SHA-256 (hex) of all memories and queries in order; two runs with equal ones see the same data."""
         digest, encode = hashlib.sha256(), json.JSONEncoder(separators=(",", ":")).encode
-        for start, rows in ("[[", self.memories), ("],[", self.queries):  # never all of it as one text
+        for start, entries in ("[[", self.memories), ("],[", self.queries):  # piece by piece, to save memory
             digest.update(start.encode())
-            for number, row in enumerate(rows):
-                digest.update(f"{',' if number else ''}{encode(row)}".encode())
+            for number, entry in enumerate(entries):
+                digest.update(f"{',' if number else ''}{encode(entry)}".encode())
         digest.update(b"]]")
         return digest.hexdigest()
 
@@ -98,11 +98,11 @@ def load(name, captions=True, dates=False, **options):
     name : str
         One of `NAMES`.
     captions : bool
-        Add ` [shares {caption}]` to the text of a turn that shares an image.
+        Append ` [shares {caption}]` to the text of a turn that shares an image.
     dates : bool
-        Put `[{session date}] ` in front of the text of a turn.
+        Prepend `[{session date}] ` to the text of a turn.
     **options
-        Of the dataset alone, such as `seed` and `conversations` of the toy.
+        Specific to the dataset: `seed` and `conversations` of the toy benchmark, `file` of LongMemEval.
 
     Returns
     -------
@@ -111,9 +111,9 @@ def load(name, captions=True, dates=False, **options):
     Raises
     ------
     ValueError
-        For an unknown name or option (the near matches are named) or a malformed source.
+        For an unknown name or option (close matches are suggested) or a malformed source.
     earlib.data.download.Unavailable
-        If the file is neither at hand nor to be had from its publisher.
+        If the file is neither on this machine nor downloadable.
     """
     if name not in NAMES:
         raise ValueError(f"unknown dataset {name!r}{near(name, NAMES)}; known: {', '.join(NAMES)}")
@@ -126,42 +126,38 @@ def load(name, captions=True, dates=False, **options):
 
 
 def lacking(benchmark, store):
-    """Why nothing can be retrieved from a store, "LongMemEval_S has no observations"; "" where it holds memories."""
+    """Reason why nothing can be retrieved from a store ("LongMemEval_S has no observations"); "" if it has memories."""
     return "" if any(memory.store == store for memory in benchmark.memories) else f"{benchmark.name} has no {store}s"
 
 
 def turn_text(speaker, text, caption=None, date=None):
-    """Text of a dialogue turn as a memory: `{speaker}: {text}`, then ` [shares {caption}]`; a date comes first."""
+    """Text of a dialogue turn as a memory: `[{date}] {speaker}: {text} [shares {caption}]`."""
     parts = [f"[{date}]" if date else "", f"{speaker}:", text.strip(), f"[shares {caption}]" if caption else ""]
     return " ".join(part for part in parts if part)
 
 
 def statistics(benchmark):
-    """Counts of a benchmark as in the paper's Table 1; queries are counted without the adversarial ones.
+    """Counts of a benchmark as in the paper's Table 1; adversarial queries are not counted.
 
     Returns
     -------
     dict
-        "queries", "with_gold" (those with at least one gold turn), "conversations", "sessions", "turns",
-        "observations" (int each) and "categories" ({category: queries}, the adversarial ones included). Where scopes
-        share sessions, "haystacks" stands for "conversations", sessions and their turns are counted once, however many
-        haystacks hold them, and "haystack_sessions" and "haystack_turns" count them in each.
+        "queries", "with_gold" (queries with at least one gold turn), "conversations", "sessions", "turns",
+        "observations" (int each) and "categories" ({category: queries}, adversarial ones included). With shared
+        sessions, "haystacks" replaces "conversations", "sessions" and "turns" count each session once, and
+        "haystack_sessions" and "haystack_turns" count it in each haystack.
     """
     turns = [memory for memory in benchmark.memories if memory.store == "dialogue"]
     scopes, sessions = len({turn.scope for turn in turns}), len({(turn.scope, turn.session) for turn in turns})
-    counted = {"conversations": scopes, "sessions": sessions, "turns": len(turns)}
+    counts = {"conversations": scopes, "sessions": sessions, "turns": len(turns)}
     if benchmark.shared_sessions:
-        counted = {
-            "haystacks": scopes,
-            "sessions": len({turn.session for turn in turns}),
-            "turns": len({turn.id.removeprefix(turn.scope) for turn in turns}),
-            "haystack_sessions": sessions,
-            "haystack_turns": len(turns),
-        }
+        different = {turn.id.removeprefix(turn.scope): turn.session for turn in turns}
+        counts = {"haystacks": scopes, "sessions": len(set(different.values())), "turns": len(different)}
+        counts |= {"haystack_sessions": sessions, "haystack_turns": len(turns)}
     return {
         "queries": len(benchmark.asked),
         "with_gold": sum(bool(query.gold) for query in benchmark.asked),
-        **counted,
+        **counts,
         "observations": len(benchmark.memories) - len(turns),
         "categories": dict(Counter(query.category for query in benchmark.queries)),
     }

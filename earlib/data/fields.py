@@ -4,14 +4,8 @@ from pathlib import Path
 
 from earlib.data.benchmarks import Irregularity
 
-_KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    (str, int, float): "a text or a number",
-    int: "a number",
-    bool: "true or false",
-}
+_KINDS = {dict: "an object", list: "a list", str: "a text", int: "a number", bool: "true or false"}
+_KINDS[str, int, float] = "a text or a number"
 
 
 class Fields:
@@ -21,8 +15,8 @@ class Fields:
         self.path, self.audit = Path(path), []
 
     def error(self, place, expected, found):
-        hint = "compare with the publisher's file"
-        return ValueError(f"{self.path}: {place}: expected {expected}, found {found}; {hint}")
+        told = f"expected {expected}, found {found}; compare with the publisher's file"
+        return ValueError(f"{self.path}: {place}: {told}")
 
     def check(self, value, kind, place):
         """Return a value of the given type; true and false are not numbers."""

@@ -3,7 +3,7 @@
 Two friends chat over several sessions. Questions are worded formally ("occupation"), answers colloquially ("I clock in
 at the bakery at six"), and other turns contain the question's word without an answer ("my crossword wanted a word for
 occupation"). The shared word misleads a frozen encoder; the mismatch is the same in all conversations, so that an
-adapter can learn it. Results on this benchmark say nothing about a real one.
+adapter can learn it. No result on this benchmark carries over to a real one.
 """
 
 from dataclasses import dataclass
