@@ -192,7 +192,7 @@ def test_extensions_stand_apart_in_the_readme(tmp_path):
         (tmp_path / "smoke" / f"{id}.json").write_text(json.dumps(record))
     before, _, after = tables.readme_tables(tmp_path / "smoke").partition("### Beyond the paper")
     assert "tab02_main_results" in before and "ext01" not in before and "tab02" not in after
-    line = "| EAR w/o Explorer at test time (softmax) | toy dialogues, MiniLM, random | 50.0 ± 1.0 [48.0, 52.0] |"
+    line = "| EAR adapter (softmax) | toy dialogues, MiniLM, random | 50.0 ± 1.0 [48.0, 52.0] |"
     assert f"{line} +8.0 [+6.0, +10.0] |" in after
     del row["split"]  # a stream has none, and is not said to have one
     record = experiment_record("ext05_drift", row)

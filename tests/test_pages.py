@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbformat import v4
 
-from earlib import paths, records
+from earlib import paper, paths, records
 from earlib.harness import pages, runner
 
 REPOSITORY = paths.ROOT
@@ -214,7 +214,7 @@ def test_rows_that_differ_in_a_further_key_say_so():
     record["rows"][1]["rounds"] = 8
     shown = pages._shown(record, True)
     assert [line[0] for line in shown["lines"]] == [
-        "Reranker + RL Update, Exploration rounds 4", "EAR, Exploration rounds 8",
+        "RL baseline, Exploration rounds 4", "EAR, Exploration rounds 8",
     ]  # fmt: skip
     assert shown["counts"] == [("same direction", 1), ("another setting", 1), ("not in the paper", 1)]
 
@@ -225,9 +225,9 @@ def test_every_recorded_verdict_has_its_colour_sign_and_meaning():
         for file in paths.reference().glob("*/*.json")
         for row in json.loads(file.read_text())["rows"]
     }  # fmt: skip
-    assert held <= set(pages.VERDICTS)
+    assert held <= set(pages.BADGES) == set(paper.verdict_meanings())
     assert "plain" in pages.badge("<b>") and "&lt;b&gt;" in pages.badge("<b>")
-    for verdict in pages.VERDICTS:
+    for verdict in pages.BADGES:
         assert verdict in pages.badge(verdict) and f"{verdict}<" in pages._decorated(f"<td>{verdict}</td>")
 
 

@@ -162,6 +162,6 @@ def test_rows_are_the_callers_own():
 
 
 def test_labels_and_units():
-    assert paper.label("buffer_training") == "+ Only Experience Buffer during training"
+    assert paper.label("explorer_training") == "EAR adapter, no buffer"
     assert paper.label("equal_calls_2") == "Equal-call control, 2 calls"
     assert (paper.unit("recall@5"), paper.unit("latency"), paper.unit("turns")) == ("%", "s", "")

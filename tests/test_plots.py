@@ -58,11 +58,11 @@ def test_curves_draw_mean_and_band():
     frame = trajectory()
     figure = figures.curves(frame.sample(frac=1, random_state=1), "training_queries", static={"retriever": 32.1})
     (axes,) = figure.axes
-    for name, label in [("rmm", "Reranker + RL Update"), ("ear_adapter", "EAR w/o Explorer at test time")]:
+    for name, label in [("rmm", "RL baseline"), ("ear_adapter", "EAR adapter")]:
         given = frame[frame["variant"] == name]
         assert np.array_equal(lines(axes)[label].get_xydata(), given[["training_queries", "measured"]])
-    assert set(lines(axes)["Only Retriever"].get_ydata()) == {32.1}
-    band = axes.collections[legend(figure).index("EAR w/o Explorer at test time")].get_paths()[0].vertices
+    assert set(lines(axes)["Retriever"].get_ydata()) == {32.1}
+    band = axes.collections[legend(figure).index("EAR adapter")].get_paths()[0].vertices
     given = frame[frame["variant"] == "ear_adapter"]
     assert math.isclose(band[:, 1].max(), (given["measured"] + given["std"]).max())
     assert math.isclose(band[:, 1].min(), (given["measured"] - given["std"]).min())
@@ -84,7 +84,7 @@ def test_a_legend_of_many_names_leaves_the_panel_its_height(count):
 
 
 def test_curves_keep_the_line_readable():
-    line = lines(figures.curves(trajectory(100), "training_queries").axes[0])["Reranker + RL Update"]
+    line = lines(figures.curves(trajectory(100), "training_queries").axes[0])["RL baseline"]
     assert len(range(0, 100, line.get_markevery())) <= 12
     figure = figures.curves(trajectory().assign(std=np.nan), "training_queries", labels={"ear_adapter": "EAR"})
     assert not figure.axes[0].collections
@@ -96,7 +96,7 @@ def test_panels_of_curves():
     static = pd.DataFrame({"dataset": ["locomo", "longmemeval"], "variant": "retriever", "measured": [32.1, 62.0]})
     figure = figures.curves(frame, "training_queries", panel="dataset", static=static)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["LoCoMo", "LongMemEval"]
-    assert [set(lines(axes)["Only Retriever"].get_ydata()) for axes in figure.axes] == [{32.1}, {62.0}]
+    assert [set(lines(axes)["Retriever"].get_ydata()) for axes in figure.axes] == [{32.1}, {62.0}]
     assert len(legend(figure)) == 5
     assert_readable(figure)
 
@@ -105,7 +105,7 @@ def test_intervals_show_measured_beside_the_paper():
     figure = figures.intervals(rows(), panel="metric", paper_label="paper (Contriever)")
     recall, hitrate = figure.axes
     assert [label.get_text() for label in recall.get_yticklabels()] == [
-        "Reranker + RL Update", "EAR", "MonoT5", "Equal-call control, 2 calls",
+        "RL baseline", "EAR", "MonoT5", "Equal-call control, 2 calls",
     ]  # fmt: skip
     bars = {bar.lines[0].get_xydata()[0, 1]: bar for bar in recall.containers}
     assert sorted(bars) == [0, 1, 3]
@@ -149,7 +149,7 @@ def test_bars():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["Single Hop", "Temporal"]
     assert len({bar.get_hatch() for bar in axes.patches}) == 2
     assert axes.get_ylabel() == "observations in the top 5"
-    assert legend(figure) == ["Only Retriever", "EAR"]
+    assert legend(figure) == ["Retriever", "EAR"]
     assert_readable(figure)
 
 
@@ -159,7 +159,7 @@ def test_what_was_not_run_has_no_bar():
     (axes,) = figure.axes
     assert [bar.get_height() for bar in axes.patches if bar.get_height() > 0] == []
     assert [text.get_text() for text in axes.texts] == ["not run"]
-    assert legend(figure) == ["Only Retriever", "EAR", "By chance"]
+    assert legend(figure) == ["Retriever", "EAR", "By chance"]
     assert_readable(figure)
 
 

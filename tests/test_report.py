@@ -15,12 +15,12 @@ from earlib.harness import tables
 
 def test_table_shows_measured_paper_and_verdict():
     table = tables.table(ablation(), index=("dataset", "variant"))
-    assert table.index.to_list() == [("LoCoMo", "Reranker + RL Update"), ("LoCoMo", "EAR")]
+    assert table.index.to_list() == [("LoCoMo", "RL baseline"), ("LoCoMo", "EAR")]
     ear = table.loc[("LoCoMo", "EAR")]
     assert ear["Recall@5 (%)"].to_list() == ["45.0 ± 0.8 [41.0, 50.0] *", "80.28", "same direction"]
     assert ear["J (%)"].to_list() == ["–", "65.23", ""]
     assert ear["Latency (s)"].to_list() == ["0.0123", "", "not in the paper"]
-    assert table.loc[("LoCoMo", "Reranker + RL Update"), ("J (%)", "measured")] == ""
+    assert table.loc[("LoCoMo", "RL baseline"), ("J (%)", "measured")] == ""
 
 
 def test_a_number_that_names_a_line_says_what_it_counts():
@@ -47,7 +47,7 @@ def test_caption_tells_setting_counts_and_what_is_missing():
         "LoCoMo, MiniLM. LoCoMo stands in for LongMemEval, MiniLM for Contriever. 308 questions, 3 seeds, "
         "0 questions without gold left out of a seed. ± standard deviation over seeds, "
         "[ ] 95 % interval over questions. Direction against "
-        "Reranker + RL Update. * the critic sees test gold (noisy). – no language model."
+        "RL baseline. * the critic sees test gold (noisy). – no language model."
     )
     assert tables.caption(ablation(), signs=False) == (
         "LoCoMo, MiniLM. LoCoMo stands in for LongMemEval, MiniLM for Contriever. 308 questions, 3 seeds, "

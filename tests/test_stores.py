@@ -160,10 +160,10 @@ def test_pictures_tell_who_asks_the_critic_and_what_chance_gives():
     })  # fmt: skip
     figure = figures.bars(frame, "category", "observations", static={"chance": 2.5})
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["Only Retriever", "EAR *", "By chance"]
+    assert names == ["Retriever", "EAR *", "By chance"]
     assert any(set(line.get_ydata()) == {2.5} for line in figure.axes[0].lines)
     figure = figures.intervals(frame, y="category", by="variant")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Only Retriever", "EAR *"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Retriever", "EAR *"]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["Single Hop", "Temporal"]
     figure = figures.intervals(frame[frame["category"] == "temporal"], y="variant")
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["Only Retriever", "EAR *"]
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["Retriever", "EAR *"]

@@ -163,7 +163,6 @@ class Config(Checked):
 class Variant(NamedTuple):
     """A row of a table: a configuration, whether it learns, and how it answers."""
 
-    title: str
     changes: dict  # of Config's defaults
     learns: bool = True
     explorer: bool = False  # Explorer-assisted inference, which asks the critic
@@ -173,24 +172,21 @@ class Variant(NamedTuple):
 _RMM = {"training_slates": "gumbel", "rounds": 1}
 _SIDE = {"side": 0.4}  # as much as lambda_rel: the paper names no weight
 VARIANTS = {
-    "retriever": Variant("Only Retriever", {}, learns=False),
-    "rmm": Variant("Reranker + RL Update", {**_RMM, "replay_size": 0}),
-    "explorer_training": Variant("+ Only Explorer during training", {"replay_size": 0}),
-    "buffer_training": Variant("+ Only Experience Buffer during training", _RMM),
-    "ear_adapter": Variant("EAR w/o Explorer at test time", {}),
-    "explorer_test": Variant("Only Explorer at test time", {}, learns=False, explorer=True),
-    "ear": Variant("EAR", {}, explorer=True),
-    "monot5_ear": Variant("MonoT5 + EAR", _SIDE, explorer=True, reranker="monot5"),
+    "retriever": Variant({}, learns=False),
+    "rmm": Variant({**_RMM, "replay_size": 0}),
+    "explorer_training": Variant({"replay_size": 0}),
+    "buffer_training": Variant(_RMM),
+    "ear_adapter": Variant({}),
+    "explorer_test": Variant({}, learns=False, explorer=True),
+    "ear": Variant({}, explorer=True),
+    "monot5_ear": Variant(_SIDE, explorer=True, reranker="monot5"),
     # Controls that the paper lacks: the simplest scores in MonoT5's place; what the adapter learns from other slates,
     # wrong citations, or all gold labels.
-    "bm25_ear": Variant("BM25 + EAR", _SIDE, explorer=True, reranker="bm25"),
-    "rmm_fresh_slates": Variant(
-        "Reranker + RL Update, T fresh slates", {"training_slates": "gumbel", "replay_size": 0}
-    ),
-    "random_slates": Variant("T random slates during training", {"training_slates": "random"}),
-    "shuffled_citations": Variant("EAR w/o Explorer at test time, shuffled citations", {"errors": "shuffled"}),
+    "bm25_ear": Variant(_SIDE, explorer=True, reranker="bm25"),
+    "rmm_fresh_slates": Variant({"training_slates": "gumbel", "replay_size": 0}),
+    "random_slates": Variant({"training_slates": "random"}),
+    "shuffled_citations": Variant({"errors": "shuffled"}),
     "oracle": Variant(
-        "Oracle adapter (all gold labels)",
         {"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0, "replay_size": 0},
     ),
 }

@@ -38,7 +38,7 @@ STYLES = {
 }
 
 # Colour and hatch of the verdicts on claims.
-VERDICTS = {
+VERDICT_STYLES = {
     "supported": (COLOURS[0], ""), "not supported": (COLOURS[3], "///"), "not decidable": ("#cccccc", "..."),
 }  # fmt: skip
 
@@ -358,7 +358,7 @@ def strips(frame, y, x, by="verdict", panel=None, title=""):
     x : str
         Column of the counts; names the axis.
     by : str
-        Column of the pieces, names in `VERDICTS`, laid in its order.
+        Column of the pieces, names in `VERDICT_STYLES`, laid in its order.
     panel : str, optional
         Column whose values get a panel each, side by side.
     title : str, optional
@@ -373,7 +373,7 @@ def strips(frame, y, x, by="verdict", panel=None, title=""):
         for axes, part in panels.values():
             count = part.pivot_table(x, y, by, "sum", fill_value=0).reindex(names, fill_value=0)
             end = np.zeros(len(names))
-            for name, (colour, hatch) in VERDICTS.items():
+            for name, (colour, hatch) in VERDICT_STYLES.items():
                 length = count[name].to_numpy(float) if name in count else np.zeros(len(names))
                 look = {"color": colour, "edgecolor": "white", "hatch": hatch, "label": name}
                 pieces = axes.barh(range(len(names)), length, 0.75, end, **look)

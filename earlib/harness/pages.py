@@ -27,22 +27,21 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from earlib import __version__, paper, paths, records
 from earlib.harness import runner, tables
 
-# What a reader sees of a verdict: its colour, its sign (never the colour alone), and what it means. The first eight are
-# judged; of the last two there is nothing to judge.
-VERDICTS = {
-    "agrees": ("good", "✓", "in the paper's setting, and its number lies within our interval"),
-    "nearly": ("near", "≈", "in the paper's setting, and within the interval that a difference of the two would have"),
-    "differs": ("bad", "✗", "in the paper's setting, and farther away"),
-    "same direction": ("good", "⇈", "in another setting; the difference from the baseline has the paper's sign"),
-    "other direction": ("bad", "⇅", "in another setting; that difference has the opposite sign"),
-    "undecided": ("open", "?", "in another setting; the interval of that difference holds 0"),
-    "another setting": ("plain", "◇", "in another setting, and compared with no baseline"),
-    "supported": ("good", "✓", "a claim that the recorded runs bear out"),
-    "not supported": ("bad", "✗", "a claim that the recorded runs contradict"),
-    "not decidable": ("open", "?", "a claim that these runs cannot decide"),
-    "not in the paper": ("plain", "+", "measured here; the paper prints no such number"),
-    "not run": ("plain", "–", "printed in the paper, not measured here; the reason stands on the page"),
-}  # fmt: skip
+# Colour and sign (never the colour alone) of a verdict; of the last two there is nothing to judge.
+BADGES = {
+    "agrees": ("good", "✓"),
+    "nearly": ("near", "≈"),
+    "differs": ("bad", "✗"),
+    "same direction": ("good", "⇈"),
+    "other direction": ("bad", "⇅"),
+    "undecided": ("open", "?"),
+    "another setting": ("plain", "◇"),
+    "supported": ("good", "✓"),
+    "not supported": ("bad", "✗"),
+    "not decidable": ("open", "?"),
+    "not in the paper": ("plain", "+"),
+    "not run": ("plain", "–"),
+}
 UNJUDGED = ("not in the paper", "not run")
 SECTIONS = {"tab": "Tables", "fig": "Figures", "": "Beyond the paper's tables and figures"}
 OWN = "Runs with other parameters"
@@ -256,7 +255,7 @@ def _shown(record, pictured):
     -------
     dict
         lines (what, measured, paper, verdict); head, what the names of all lines have in common; caption; counts of
-        the verdicts of all rows, in the order of `VERDICTS`.
+        the verdicts of all rows, in the order of `BADGES`.
     """
     counts = Counter(row["verdict"] or "without a verdict" for row in record["rows"])
     rows = [row for row in record["rows"] if row["headline"] or row["verdict"] not in (*UNJUDGED, None)]
@@ -280,8 +279,8 @@ def _shown(record, pictured):
 
 
 def _in_order(counts):
-    """Verdicts with their counts, in the order of `VERDICTS`; a word that is not there comes last."""
-    order = (*VERDICTS, *sorted(set(counts) - set(VERDICTS)))
+    """Verdicts with their counts, in the order of `BADGES`; a word that is not there comes last."""
+    order = (*BADGES, *sorted(set(counts) - set(BADGES)))
     return [(verdict, counts[verdict]) for verdict in order if counts[verdict]]
 
 
@@ -302,7 +301,8 @@ def _words(name, keys):
 
 def badge(verdict):
     """A verdict as HTML: colour, sign and words."""
-    kind, sign, meaning = VERDICTS.get(verdict, ("plain", "", ""))
+    kind, sign = BADGES.get(verdict, ("plain", ""))
+    meaning = paper.verdict_meanings().get(verdict, "")
     about = Markup(' title="{}"').format(meaning) if meaning else ""
     return Markup('<span class="verdict {}"{}><span aria-hidden="true">{}</span>&nbsp;{}</span>').format(
         kind, about, sign, verdict
@@ -343,7 +343,7 @@ def _decorated(text):
     """HTML with its tables in boxes that scroll, numbers unbroken, verdicts in colour, and no styles of its own."""
     text = re.sub(r"<style scoped>.*?</style>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"<td>([-+±\d.,\[\] *]+)</td>", r'<td class="number">\1</td>', text)
-    text = re.sub(r"<td>([^<]*)</td>", lambda td: f"<td>{badge(td[1])}</td>" if td[1] in VERDICTS else td[0], text)
+    text = re.sub(r"<td>([^<]*)</td>", lambda td: f"<td>{badge(td[1])}</td>" if td[1] in BADGES else td[0], text)
     text = text.replace("<table", '<div class="scroll" role="region" aria-label="table" tabindex="0"><table')
     return text.replace("</table>", "</table></div>")
 
@@ -387,10 +387,14 @@ def _flat(values, before=""):
 
 def _templates():
     environment = Environment(
-        loader=PackageLoader("earlib.harness"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("earlib.harness"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"badge": badge, "ticked": _ticked, "flat": lambda values: list(_flat(values))}
-    environment.globals |= {"mark": Markup(MARK), "verdicts": VERDICTS, "sees_gold": records.SEES_GOLD}
+    environment.globals |= {"mark": Markup(MARK), "verdicts": paper.verdict_meanings(), "sees_gold": records.SEES_GOLD}
     return environment
 
 
