@@ -1,5 +1,9 @@
 """Settings of all tests: caches, results and unfinished work lie in a folder of the session, never in the tree."""
 
+import os
+import sqlite3
+from contextlib import closing
+
 import pytest
 from hypothesis import settings
 
@@ -24,3 +28,20 @@ def places(tmp_path, monkeypatch):
     monkeypatch.setenv("EARLIB_RESULTS", str(tmp_path / "new"))
     monkeypatch.setattr(paths, "reference", lambda: tmp_path / "results")
     return tmp_path
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """An empty cache, no setting of language models from the environment; a function that reads the stored replies."""
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", *filter(lambda name: name.startswith("EARLIB_LLM_"), os.environ)):
+        monkeypatch.delenv(name, raising=False)
+
+    def read(path=tmp_path / "cache" / "llm" / "replies.sqlite"):
+        if not path.exists():
+            return []
+        with closing(sqlite3.connect(path)) as database:
+            database.row_factory = sqlite3.Row
+            return database.execute("SELECT * FROM replies").fetchall()
+
+    return read

@@ -7,6 +7,8 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
+from earlib.llm import Request
+
 
 class Step(NamedTuple):
     """How one request is answered."""
@@ -34,6 +36,16 @@ def says(text, **kwargs):
 def error(status, message="no", code=None, param=None, headers=()):
     """An error in OpenAI's form."""
     return Step({"error": {"message": message, "type": "some", "code": code, "param": param}}, status, headers)
+
+
+def ask_of(text, **kwargs):
+    """A request with one message."""
+    return Request([{"role": "user", "content": text}], **kwargs)
+
+
+def questions(count):
+    """Requests q0, q1, ..."""
+    return [ask_of(f"q{number}") for number in range(count)]
 
 
 class ScriptedServer(ThreadingHTTPServer):
@@ -74,7 +86,7 @@ class ScriptedServer(ThreadingHTTPServer):
 
     @property
     def url(self):
-        """What a client takes as its base URL."""
+        """Base URL for a client."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.name}/v1"
 
     def next_step(self, body, headers):

@@ -1,29 +1,43 @@
-"""Language models behind any OpenAI-compatible endpoint: what is asked and what comes back."""
+"""Language models behind any OpenAI-compatible endpoint: requests, replies, critic, answers and judge."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-STATUSES = ("ok", "refused", "empty", "failed")  # only the first may be scored; the others are counted apart
+from pydantic import AfterValidator, ConfigDict, Field
+from typing_extensions import TypedDict
+
+# Half a surrogate pair cannot be sent: encoding it raises a ValueError.
+Text = Annotated[str, AfterValidator(lambda text: text.encode().decode())]
+
+
+class Message(TypedDict):
+    """A message of the chat API."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    role: Text
+    content: Text
 
 
 class Request(NamedTuple):
-    """One question to a model; equal requests are one question."""
+    """A question to a model; equal requests are one question."""
 
-    messages: list  # of the chat API: [{"role": "user", "content": "..."}]
-    max_tokens: int = 512  # of the reply, a reasoning model's thoughts included
-    temperature: float | None = 0.0  # None: the model's own default
-    sample: int = 0  # another number asks the same again: a second pass
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1, strict=True)] = 512  # of the reply, a reasoning model's thoughts included
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.0  # None: the model's default
+    sample: Annotated[int, Field(ge=0, strict=True)] = (
+        0  # another number asks the same question again, for a second pass
+    )
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """The reply to a request; only the text of one with status "ok" may be scored."""
 
-    text: str  # of a reply that is not "ok": never to be scored
-    status: str  # of STATUSES; "failed": no reply that could be read
-    prompt_tokens: int = 0  # all that was paid for this reply, also for its tries with too small a budget
+    text: str
+    status: str  # "ok", "refused", "empty", or "failed": no reply that could be read
+    prompt_tokens: int = 0  # all that was paid for this reply, also for attempts with too small a token budget
     completion_tokens: int = 0
     cached: bool = False  # true if it cost nothing this time
-    reason: str = ""  # why it failed
+    reason: str = ""  # of the failure
 
 
 class NoModel(RuntimeError):
-    """There is no language model to ask; the message is one line: the reason, and the next step."""
+    """No language model is available; the message is one line with the reason and the next step."""

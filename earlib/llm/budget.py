@@ -1,11 +1,12 @@
-"""What calls cost, and limits that are never passed."""
+"""Prices of calls to language models, and limits that no call exceeds."""
 
-import fcntl
 import json
-import os
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
+
+from filelock import FileLock
 
 # US dollars for a million tokens in and out, as OpenAI listed them in March 2026; they hold for its own endpoint.
 PRICES = {
@@ -16,16 +17,16 @@ PRICES = {
     "gpt-4.1-mini": (0.4, 1.6),
     "gpt-4o-mini": (0.15, 0.6),
 }
-CHARACTERS = 4  # a token of English text, about
+CHARACTERS = 4  # per token of English text, approximately
 FRAME = 64  # tokens, more than a chat template puts around a message
 
 
 class LimitReached(RuntimeError):
-    """The next call could pass a limit, so it was not made."""
+    """The next call could exceed a limit, so it was not made."""
 
 
 class Usage(NamedTuple):
-    """What a run took, or would take."""
+    """Calls, tokens and cost of a run, made or estimated."""
 
     calls: int  # requests sent, also those that were refused or got no answer
     cached: int  # replies that needed no call
@@ -40,14 +41,11 @@ class Usage(NamedTuple):
         )
 
 
-def dollars(amount):
-    """An amount as it is shown."""
-    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}"
-
-
 def shown(cost):
-    """A cost in US dollars as it is shown; None if it is not known."""
-    return "cost unknown" if cost is None else dollars(cost) if cost else "nothing to pay"
+    """A cost in US dollars as text; None if it is not known."""
+    if not cost:
+        return "cost unknown" if cost is None else "nothing to pay"
+    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
 
 
 def worst_case(request, max_tokens):
@@ -56,66 +54,39 @@ def worst_case(request, max_tokens):
 
 
 class Ledger:
-    """Calls made, those of unknown price among them, dollars spent and held back: what limits are held against.
-
-    Parameters
-    ----------
-    path : str, optional
-        A file that all clients of a run share, in one process or several. What a killed process held back stays
-        counted. Default: the ledger is its owner's alone.
-    """
-
-    WIDTH = 200  # bytes of the file, always: it is written over in one go and never empty in between
+    """Totals that limits apply to; those in a file are shared by all clients of a run, in one process or several."""
 
     def __init__(self, path=None):
         self.path = path
-        self._totals = {"calls": 0, "unpriced": 0, "spent": 0.0, "held": 0.0}
+        self._totals = {"calls": 0, "unpriced": 0, "spent": 0.0, "held": 0.0}  # calls; US dollars
 
     @contextmanager
     def changing(self):
-        """The totals, to be changed while nobody else can; an exception leaves them as they were.
-
-        Raises
-        ------
-        LimitReached
-            If the file cannot be read or written: nobody could say then whether a call passes a limit.
-        """
+        """Lend the totals for a change; LimitReached if they cannot be read or written, since none could be checked."""
         if self.path is None:
             yield self._totals
             return
+        file = Path(self.path)
         try:
-            with open(self.path, "r+b", buffering=0, opener=_made) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                totals = self._totals | json.loads(file.read() or b"{}")
+            with FileLock(f"{file}.lock", poll_interval=0.001):
+                totals = self._totals | (json.loads(file.read_text()) if file.exists() else {})
                 yield totals
-                os.pwrite(file.fileno(), json.dumps(totals).encode().ljust(self.WIDTH), 0)
+                written = file.with_suffix(".part")
+                written.write_text(json.dumps(totals))
+                written.replace(file)
         except (OSError, ValueError, TypeError) as error:
             raise LimitReached(
-                f"EARLIB_LLM_LEDGER: calls cannot be counted in {self.path} ({error}); remove it, or name another file"
+                f"EARLIB_LLM_LEDGER: calls cannot be counted in {file} ({error}); remove it, or name another file"
             ) from None
 
 
-def _made(path, flags):
-    return os.open(path, flags | os.O_CREAT, 0o644)
-
-
 class Budget:
-    """Counts calls, tokens and dollars, and stops each call that could pass a limit before it is sent.
+    """Counts calls, tokens and dollars, and stops each call that could exceed a limit before it is sent.
 
-    `before` and `after` are hooks of the HTTP client, so that the retries of the client library are calls too. From
-    `before` on the call's worst case is held back; `settle` replaces it by what the call took. A call that an error
-    of the server answers costs nothing; one that nothing answers may still be billed and costs its worst case. A
-    thread has one call open at a time.
-
-    Parameters
-    ----------
-    max_calls : int or None
-    max_cost : float or None
-        US dollars.
-    price : tuple of float or None
-        US dollars for a million tokens in and out; None if it is not known.
-    ledger : str, optional
-        File of the totals that the limits are held against; default: the limits are this budget's alone.
+    `before` and `after` are hooks of the HTTP client, so that retries of the client library are calls too. From
+    `before` on, the worst-case cost of the call is held back; `settle` replaces it by the actual cost. A call that the
+    server answers with an error costs nothing; one without an answer may still be billed and costs its worst case, as
+    does one of a process that was killed. A thread has one open call at a time.
     """
 
     def __init__(self, max_calls=None, max_cost=None, price=None, ledger=None):
@@ -128,33 +99,30 @@ class Budget:
 
     def cost(self, prompt_tokens, completion_tokens):
         """US dollars for so many tokens; None if the price is not known."""
-        if self.price is None:
-            return None
-        return (self.price[0] * prompt_tokens + self.price[1] * completion_tokens) / 1e6
+        return self.price and (self.price[0] * prompt_tokens + self.price[1] * completion_tokens) / 1e6
 
     def usage(self, cached):
-        """What was taken so far, as a Usage."""
+        """Usage so far."""
         with self._changed:
             spent = None if self.price is None else self._spent
             return Usage(self._calls, cached, self._prompt_tokens, self._completion_tokens, spent)
 
     def expect(self, request, max_tokens):
-        """Say what the next calls of this thread are."""
+        """Announce the next calls of this thread."""
         self._mine.bound = self.cost(*worst_case(request, max_tokens)) or 0.0
 
     def before(self, _):
-        """Let a call of this thread through, or raise LimitReached; waits while its owner's open calls decide it."""
+        """Admit a call of this thread or raise LimitReached; wait while the outcome of open calls decides."""
         self.settle()  # an earlier try that nothing answered
         bound = self._mine.bound
         with self._changed:
-            while not self._take(bound):
+            while not self._admitted(bound):
                 self._changed.wait()
             self._calls += 1
             self._open += 1
             self._mine.held = bound
 
-    def _take(self, bound):
-        """Enter a call into the ledger; False if open calls of ours must end first."""
+    def _admitted(self, bound):
         with self._ledger.changing() as totals:
             if self.max_calls is not None and totals["calls"] >= self.max_calls:
                 raise LimitReached(f"max_calls={self.max_calls} would be passed: {totals['calls']:,} were made")
@@ -162,10 +130,10 @@ class Budget:
             if self.max_cost is not None and taken + bound > self.max_cost:
                 if self._open:
                     return False
-                # What others hold back counts as spent: rather stop early than late.
+                # Amounts that other clients hold back count as spent: rather stop early than late.
                 raise LimitReached(
-                    f"max_cost={self.max_cost} would be passed: a call can cost {dollars(bound)}, and "
-                    f"{dollars(taken)} are spent or held back"
+                    f"max_cost={self.max_cost:g} would be passed: a call can cost ${bound:,.4f}, and ${taken:,.4f} are "
+                    "spent or held back"
                 )
             totals["calls"] += 1
             totals["unpriced"] += self.price is None
@@ -178,7 +146,7 @@ class Budget:
             self.settle(0, 0)
 
     def settle(self, prompt_tokens=None, completion_tokens=None):
-        """Put what this thread's open call took, if there is one, in the place of its worst case."""
+        """Replace the worst case of this thread's open call, if there is one, by its actual cost."""
         held, self._mine.held = getattr(self._mine, "held", None), None
         if held is None:
             return
@@ -189,7 +157,7 @@ class Budget:
             self._spent += spent
             with self._ledger.changing() as totals:
                 totals["spent"] += spent
-                totals["held"] = max(0.0, round(totals["held"] - held, 12))  # sums of floats leave dust
+                totals["held"] = max(0.0, round(totals["held"] - held, 12))  # sums of floats leave a residue
             self._prompt_tokens += prompt_tokens or 0
             self._completion_tokens += completion_tokens or 0
             self._changed.notify_all()

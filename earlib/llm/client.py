@@ -1,4 +1,4 @@
-"""Asks a language model behind any OpenAI-compatible endpoint: many requests at once, each paid for once."""
+"""Client of a language model behind any OpenAI-compatible endpoint: concurrent requests, each paid for once."""
 
 import base64
 import json
@@ -11,27 +11,33 @@ import time
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import suppress
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 import openai
-from pydantic import SecretStr
-from tqdm import tqdm
+from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 
 from earlib import paths
-from earlib.llm import Reply, checks
+from earlib.llm import Reply, Request
 from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached, Usage
-from earlib.llm.replies import Cache, key
+from earlib.llm.replies import ReplyStore, reply_key
 
 OPENAI = "https://api.openai.com/v1"
-DOUBLINGS = 4  # of the budget of a reply that spent it without saying anything
+DOUBLINGS = 4  # of the token budget of a reply that spent it without any text
 CONNECT = 5.0  # seconds that an endpoint may take to be reached
-PATIENCE = 10  # failures in a row after which the trouble is the endpoint's, not a request's
-PAUSE = 5.0  # seconds between two lines about the progress
-SMALL = 10  # requests that need no report when they are through
-LEARNABLE = ("max_tokens", "temperature")  # parameters that models refuse, by their old names
+PATIENCE = 10  # failures in a row after which the endpoint is at fault, not a request
+PAUSE, BLINK = 5.0, 0.5  # seconds between two lines of progress in a file, and on a terminal
+SMALL = 10  # requests that need no report when they are done
+LEARNABLE = ("max_tokens", "temperature")  # parameters that some models refuse, by their old names
 REFUSALS = ("content_filter", "content_policy_violation", "invalid_prompt")  # codes of endpoints that refuse with a 400
 SHORTEST_SECRET = 8  # characters; "none" and "EMPTY", as local servers are given, are no secrets
 EXCERPT = 300  # characters shown of an endpoint's own message
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+COUNT, AMOUNT = TypeAdapter(Annotated[int, Field(ge=0)] | None), TypeAdapter(Amount | None)
+POSITIVE, SECONDS = TypeAdapter(Annotated[int, Field(ge=1)]), TypeAdapter(Annotated[Amount, Field(gt=0)])
+PRICE, REQUESTS = TypeAdapter(tuple[Amount, Amount] | None), TypeAdapter(list[Request])
 
 
 class Client:
@@ -40,39 +46,36 @@ class Client:
     Parameters
     ----------
     model : str, optional
-        As the endpoint names it; from `EARLIB_LLM_MODEL` if not given.
+        Its name at the endpoint; default `EARLIB_LLM_MODEL`.
     base_url : str, optional
-        The endpoint up to `/v1`; from `OPENAI_BASE_URL`, or OpenAI's own. `user:password@` in it is sent as HTTP
-        Basic authorization in the place of the key, and shown and kept nowhere.
+        The endpoint up to `/v1`; default `OPENAI_BASE_URL`, or OpenAI's own. `user:password@` in it is sent as HTTP
+        Basic authorization instead of the key.
     api_key : str, optional
-        From `OPENAI_API_KEY`. Shown and kept nowhere. Only OpenAI's own endpoint must have one.
+        Default `OPENAI_API_KEY`. Only OpenAI's own endpoint requires one. Secrets are shown and stored nowhere.
     concurrency : int
-        Calls that are open at once, at most.
-    max_calls : int, optional
-        Calls, at most; each try is one. 0: from the cache alone. From `EARLIB_LLM_MAX_CALLS` if not given.
-    max_cost : float, optional
-        US dollars, at most; from `EARLIB_LLM_MAX_COST` if not given. Both limits are those of this client alone,
-        unless `EARLIB_LLM_LEDGER` names a file: then all clients that share it count together.
+        Maximum number of open calls.
+    max_calls, max_cost : int and float, optional
+        Limits on calls (each attempt is one; 0: replies from the store alone) and on US dollars; default
+        `EARLIB_LLM_MAX_CALLS` and `EARLIB_LLM_MAX_COST`. Clients that share a file `EARLIB_LLM_LEDGER` count together.
     price : tuple of float, optional
-        US dollars for a million tokens in and out; needed for `max_cost` where `budget.PRICES` has none.
+        US dollars for a million tokens in and out; required for `max_cost` where `budget.PRICES` has none.
     timeout : float
-        Seconds without a sign of the endpoint after which a try is given up.
+        Seconds without a sign of the endpoint after which an attempt is abandoned.
     max_retries : int
-        Further tries of the client library after a timeout, a lost connection, a 408, 409, 429 or 5xx.
+        Further attempts of the client library after a timeout, a lost connection, a 408, 409, 429 or 5xx.
     start : callable, optional
-        Called before the first reply is asked for, and again if the endpoint has to be opened anew: it makes the
-        endpoint ready. What it raises, `ask` raises.
+        Makes the endpoint ready, before replies are asked for; `ask` raises what it raises.
 
     Attributes
     ----------
     estimating : bool
-        Whether nothing is to be asked (`EARLIB_LLM_ESTIMATE` names a file): `ask` notes there what it would take, a
-        line a request, and gives failed replies for what the cache does not hold.
+        True if `EARLIB_LLM_ESTIMATE` names a file: `ask` then calls nothing, appends the expected usage to the file, a
+        line a request, and returns failed replies for those that the store lacks.
 
     Raises
     ------
     ValueError
-        For a missing model, an address, a key or a number that cannot be used.
+        For a missing model, or an address, a key or a number that cannot be used.
     """
 
     def __init__(
@@ -89,38 +92,36 @@ class Client:
         max_retries=6,
         start=None,
     ):
-        # Some tracebacks show variables: from here on none holds a secret in plain text, and this object has a name.
-        api_key = SecretStr(api_key or os.environ.get("OPENAI_API_KEY") or "")
+        # Some tracebacks show local variables: from here on none holds a secret in plain text.
+        api_key = SecretStr((api_key or os.environ.get("OPENAI_API_KEY") or "").strip())
         base_url = SecretStr(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI)
-        self.model, self.endpoint = model or os.environ.get("EARLIB_LLM_MODEL"), None
+        self.model, self.endpoint, self._key = model or os.environ.get("EARLIB_LLM_MODEL"), None, api_key
         if not self.model:
             raise ValueError("model: expected a name, found none; give one or set EARLIB_LLM_MODEL")
-        self.endpoint, self._login = checks.address(base_url)
-        self._key = checks.api_key(api_key)
-        checks.number("concurrency", concurrency, least=1, whole=True)
-        checks.number("max_retries", max_retries, least=0, whole=True)
-        checks.number("timeout", timeout, least=0.001)
-        max_calls, max_cost = _limit("max_calls", max_calls, int), _limit("max_cost", max_cost, float)
+        self.endpoint, self._login = _address(base_url)
+        if not all("!" <= character <= "~" for character in api_key.get_secret_value()):
+            raise ValueError("api_key (or OPENAI_API_KEY): expected printable ASCII without spaces")
+        self.concurrency = _checked("concurrency", POSITIVE, concurrency)
+        self.max_retries = _checked("max_retries", COUNT, max_retries)
+        self.timeout = _checked("timeout", SECONDS, timeout)
+        max_calls, max_cost = _limit("max_calls", COUNT, max_calls), _limit("max_cost", AMOUNT, max_cost)
         if price is None and self.endpoint == OPENAI:
             price = PRICES.get(self.model)
-        if price is not None:
-            for name, value in zip(("price in", "price out"), price, strict=True):
-                checks.number(name, value, least=0)
+        price = _checked("price", PRICE, price)
         if max_cost is not None and price is None:
             raise ValueError(
                 f"max_cost (or EARLIB_LLM_MAX_COST): the price of {self.model} at {self.endpoint} is not known; give "
-                "price=(US dollars for a million tokens in, out), or bound the run by max_calls"
+                "price=(US dollars for a million tokens in, out), or limit the run by max_calls"
             )
-        self.concurrency, self.timeout, self.max_retries = concurrency, timeout, max_retries
-        self.refused = frozenset()  # parameters that the model turned out not to take; what it does instead is its own
+        self.refused = frozenset()  # parameters that the model turned out to refuse
         self._budget = Budget(max_calls, max_cost, price, os.environ.get("EARLIB_LLM_LEDGER"))
-        self._cache = Cache(paths.cache() / "llm" / "replies.jsonl")
+        self._store = ReplyStore(paths.cache() / "llm" / "replies.sqlite")
         self._start = start
-        self._estimates = os.environ.get("EARLIB_LLM_ESTIMATE")
-        self.estimating = bool(self._estimates)
+        self._notes = os.environ.get("EARLIB_LLM_ESTIMATE")
+        self.estimating = bool(self._notes)
         self._api = None  # the library's client, made at the first call
         self._turn = threading.Lock()
-        self._from_cache = 0
+        self._from_store = 0
         self._shown = time.monotonic()
 
     def __repr__(self):
@@ -128,28 +129,30 @@ class Client:
 
     @property
     def usage(self):
-        """What this client took so far, as a Usage."""
-        return self._budget.usage(self._from_cache)
+        """Usage of this client so far."""
+        return self._budget.usage(self._from_store)
 
     def estimate(self, requests):
-        """What `ask` would take, as a Usage; calls nothing.
+        """Usage that `ask` would have; calls nothing.
 
-        Tokens in are estimated from the number of characters, tokens out are the requests' whole budgets: no more is
-        needed unless a reply must be asked for again.
+        Tokens in are estimated from the number of characters; tokens out are the requests' maxima, which suffice unless
+        a reply must be asked for again.
         """
-        wanted = {key(self.model, self.endpoint, request): request for request in checks.checked(requests)}
-        kept = {name for name in wanted if self._cache.get(name)}
-        missing = [request for name, request in wanted.items() if name not in kept]
-        characters = sum(len(message["content"]) for request in missing for message in request.messages)
-        tokens_in = math.ceil(characters / CHARACTERS)
+        wanted = {
+            reply_key(self.model, self.endpoint, one): one
+            for one in _checked("requests", REQUESTS, requests, strict=False)
+        }
+        missing = [request for name, request in wanted.items() if not self._store.get(name)]
+        tokens_in = math.ceil(sum(len(message["content"]) for one in missing for message in one.messages) / CHARACTERS)
         tokens_out = sum(request.max_tokens for request in missing)
-        return Usage(len(missing), len(kept), tokens_in, tokens_out, self._budget.cost(tokens_in, tokens_out))
+        cost = self._budget.cost(tokens_in, tokens_out)
+        return Usage(len(missing), len(wanted) - len(missing), tokens_in, tokens_out, cost)
 
     def ask(self, requests):
         """Reply to each request, in order.
 
-        What the cache holds is not asked again, and equal requests are asked once. A reply is kept as soon as it is
-        there. An empty reply that spent its budget is asked for again with twice the budget, `DOUBLINGS` times.
+        Stored replies are not asked for again, and equal requests are asked once. A reply is stored as soon as it
+        arrives. An empty reply that spent its tokens is asked for again with twice as many, `DOUBLINGS` times.
 
         Parameters
         ----------
@@ -162,53 +165,51 @@ class Client:
         Raises
         ------
         LimitReached
-            If the next call could pass `max_calls` or `max_cost`.
+            If the next call could exceed `max_calls` or `max_cost`.
         ConnectionError
             If the endpoint refuses the key or does not know the model, cannot be reached, or fails `PATIENCE` times
             in a row.
         OSError
-            If a reply cannot be kept.
+            If replies cannot be stored or read.
         ValueError
             For a request that cannot be sent, or a missing key.
 
-        All of them leave the calls that are open to end, say what is kept, and how to go on.
+        Open calls end first and are stored; a message says how to continue.
 
         Warns
         -----
         UserWarning
-            If the model takes no `max_tokens` or `temperature`, or if requests failed.
+            If the model refuses a temperature, or if requests failed.
         """
-        requests = checks.checked(requests)
-        names = [key(self.model, self.endpoint, request) for request in requests]
+        requests = _checked("requests", REQUESTS, requests, strict=False)
+        names = [reply_key(self.model, self.endpoint, request) for request in requests]
         wanted = dict(zip(names, requests, strict=True))
         with self._turn:  # two threads must not ask the same
-            replies = {name: reply for name in wanted if (reply := self._cache.get(name))}
-            self._from_cache += len(replies)
+            replies = {name: reply for name in wanted if (reply := self._store.get(name))}
+            self._from_store += len(replies)
             missing = {name: request for name, request in wanted.items() if name not in replies}
             if self.estimating:
-                replies |= self._estimate(wanted, missing)
+                self._note(wanted, missing)
+                replies |= dict.fromkeys(missing, Reply("", "failed", reason="only estimated"))
             elif missing:
                 replies |= self._fetch(missing)
         return [replies[name] for name in names]
 
-    def _estimate(self, wanted, missing):
-        """Note what would be asked; replies that stand for those that are missing."""
+    def _note(self, wanted, missing):
         lines = []
         for name, request in wanted.items():
             _, _, tokens_in, tokens_out, cost = self.estimate([request])
-            told = {"key": name, "cached": name not in missing, "in": tokens_in, "out": tokens_out, "cost": cost}
-            lines.append(json.dumps(told) + "\n")
-        with open(self._estimates, "ab", buffering=0) as file:  # one write, so that other clients' lines stay whole
+            line = {"key": name, "cached": name not in missing, "in": tokens_in, "out": tokens_out, "cost": cost}
+            lines.append(json.dumps(line) + "\n")
+        with open(self._notes, "ab", buffering=0) as file:  # one write, so that other clients' lines stay whole
             file.write("".join(lines).encode())
-        return dict.fromkeys(missing, Reply("", "failed", reason="only estimated"))
 
     def _fetch(self, missing):
-        """Replies to requests that the cache does not hold, by key; the first goes ahead and shows what to expect."""
+        """Replies that the store lacks, by key. The first request goes alone: it shows whether the others can."""
         self._open()
         replies, trouble, in_a_row = {}, None, 0
-        halt = threading.Event()
-        names = list(missing)
-        with ThreadPoolExecutor(self.concurrency) as pool, self._progress(len(missing)) as show:
+        halt, names, began = threading.Event(), list(missing), time.monotonic()
+        with ThreadPoolExecutor(self.concurrency) as pool:
             try:
                 for group in (names[:1], names[1:]):
                     futures = {pool.submit(self._one, name, missing[name], halt): name for name in group}
@@ -216,8 +217,8 @@ class Client:
                         outcome = future.result()
                         if isinstance(outcome, Reply):
                             replies[futures[future]] = outcome
-                            show(len(replies))
-                            self._from_cache += outcome.cached
+                            self._from_store += outcome.cached
+                            self._show(len(replies), len(missing), began)
                             in_a_row = in_a_row + 1 if outcome.status == "failed" else 0
                             if in_a_row == PATIENCE:
                                 outcome = ConnectionError(f"{PATIENCE} failures in a row, the last: {outcome.reason}")
@@ -225,40 +226,36 @@ class Client:
                             trouble = trouble or outcome
                             halt.set()
             finally:
-                halt.set()  # after an interrupt, too, the open calls end and are kept, and no other starts
-        self._report(missing, replies, trouble)
-        return replies
-
-    def _report(self, missing, replies, trouble):
-        """Raise what stopped a run, as a new exception that knows nothing of the call; warn of what failed."""
+                halt.set()  # also after an interrupt open calls end and are stored, and none starts
         failed = [reply for reply in replies.values() if reply.status == "failed"]
-        if trouble is not None:
+        if trouble is not None:  # a new exception, which holds no reference to the call
             raise type(trouble)(
                 f"{trouble}. {self!r}: {self.usage}; of {len(missing)} replies {len(replies) - len(failed)} came and "
-                f"are kept in {self._cache.path}. Run again, with a higher limit if one was reached: only the rest is "
+                f"are kept in {self._store.path}. Run again, with a higher limit if one was reached: only the rest is "
                 "asked"
             )
         if failed:
             warnings.warn(
                 f"{self!r}: {len(failed)} of {len(missing)} requests failed, the last: {failed[-1].reason}; they are "
                 "not kept, and the next run asks them again",
-                stacklevel=4,
+                stacklevel=3,
             )
+        return replies
 
     def _one(self, name, request, halt):
-        """Reply to a request and keep it. What must stop the run is returned; None if it has stopped."""
+        """Reply to a request, stored; an exception, not raised, that must end the run; None if it has ended."""
         if halt.is_set():
             return None
         try:
-            reply = self._cache.get(name) or self._converse(request)  # another process may have asked meanwhile
-            if not isinstance(reply, Reply) or reply.cached or reply.status == "failed":
-                return reply
-            return self._cache.put(name, reply, model=self.model, endpoint=self.endpoint)
+            if kept := self._store.get(name):  # another process may have asked meanwhile
+                return kept
+            reply = self._converse(request)
+            return reply if reply.status == "failed" else self._store.put(name, reply, self.model, self.endpoint)
         except (LimitReached, OSError) as error:
             return error
 
     def _converse(self, request):
-        """Reply to a request, with larger budgets if need be; an exception, not raised, if the endpoint is no good."""
+        """Reply to a request, with more tokens if necessary."""
         paid = (0, 0)
         for doubling in range(DOUBLINGS + 1):
             try:
@@ -267,26 +264,30 @@ class Client:
                 raise
             except Exception as error:  # of the client library and of those below it: their objects know the key
                 self._budget.settle()
-                return self._explained(error)
-            tokens = _tokens(response)
+                return self._failure(error)
+            usage = getattr(response, "usage", None)
+            tokens = [getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens")]
+            tokens = [count if type(count) is int and count >= 0 else None for count in tokens]
             self._budget.settle(*tokens)
-            paid = tuple(before + (new or 0) for before, new in zip(paid, tokens, strict=True))
+            paid = [before + (new or 0) for before, new in zip(paid, tokens, strict=True)]
             status, text, finish = _read(response)
             if status != "empty" or finish != "length":
                 break
         return Reply(self._clean(text), status, *paid, reason="" if status != "failed" else "the reply is unreadable")
 
     def _send(self, request, max_tokens):
-        """One reply as the library gives it, without the parameters that the model refuses.
+        """Response of the library, without the parameters that the model refuses.
 
-        What a refusal teaches is remembered when the call without the parameter succeeds. The old name of the budget
-        goes first: models that want the new one say so, while some servers that know the old one alone leave the new
-        one out of account without a word, and write on and on.
+        A refusal is remembered if the call without the parameter succeeds. The old name `max_tokens` is tried first:
+        models that require the new one say so, while some servers ignore the new name silently and never stop writing.
         """
         self._budget.expect(request, max_tokens)
         refused = self.refused
         while True:
-            parameters = self._parameters(request, max_tokens, refused)
+            name = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
+            parameters = {"model": self.model, "messages": request.messages, name: max_tokens}
+            if request.temperature is not None and "temperature" not in refused:
+                parameters["temperature"] = request.temperature
             try:
                 response = self._api.chat.completions.create(**parameters)
             except openai.APIStatusError as error:
@@ -300,15 +301,7 @@ class Client:
             self.refused |= refused
             return response
 
-    def _parameters(self, request, max_tokens, refused):
-        name = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
-        parameters = {"model": self.model, "messages": request.messages, name: max_tokens}
-        if request.temperature is not None and "temperature" not in refused:
-            parameters["temperature"] = request.temperature
-        return parameters
-
     def _open(self):
-        """Make the library's client; a run that the cache serves does without it, and without a key."""
         if self._start is not None:
             self._start()
         if self._api is not None:
@@ -316,7 +309,7 @@ class Client:
         key, login = self._key.get_secret_value(), self._login.get_secret_value()
         if not key and self.endpoint == OPENAI:
             raise ValueError(f"api_key: {OPENAI} needs one, found none; set OPENAI_API_KEY")
-        # A login goes into a header, not into the address, which the HTTP library writes to its log.
+        # A login is sent in a header, not in the address, which the HTTP library writes to its log.
         headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
         hooks = {"request": [self._budget.before], "response": [self._budget.after]}
         self._api = openai.OpenAI(
@@ -329,74 +322,83 @@ class Client:
         )
         weakref.finalize(self, self._api.close)
 
-    def _explained(self, error):
-        """What an error of the library means, in words that hold no secret: a reply, or what must stop the run."""
+    def _failure(self, error):
+        """Failed reply for an error of the library, without secrets; ConnectionError if the run must end."""
+        reason, status = f"the reply is unreadable ({type(error).__name__})", "failed"
         if isinstance(error, openai.APIStatusError):
             if error.status_code in (401, 403):  # some endpoints show a part of the key in this message
-                return ConnectionError(f"{self.endpoint} refuses the key ({error.status_code}); check OPENAI_API_KEY")
-            said = self._clean(error.message)[:EXCERPT]
+                raise ConnectionError(f"{self.endpoint} refuses the key ({error.status_code}); check OPENAI_API_KEY")
+            reason = self._clean(error.message)[:EXCERPT]
             if error.status_code == 404:
-                return ConnectionError(f"{self.endpoint} does not know {self.model!r} or the address ({said})")
-            return Reply("", "refused" if error.code in REFUSALS else "failed", reason=said)
-        if isinstance(error, openai.APITimeoutError):
-            return Reply("", "failed", reason=f"no reply within {self.timeout:g} s")
-        if isinstance(error, openai.APIConnectionError):
+                raise ConnectionError(f"{self.endpoint} does not know {self.model!r} or the address ({reason})")
+            status = "refused" if error.code in REFUSALS else "failed"
+        elif isinstance(error, openai.APITimeoutError):
+            reason = f"no reply within {self.timeout:g} s"
+        elif isinstance(error, openai.APIConnectionError):
             cause = type(error.__cause__).__name__
-            if cause == "ConnectError":  # of the HTTP library: nobody is there
-                return ConnectionError(f"{self.endpoint} cannot be reached; is the server running?")
-            return Reply("", "failed", reason=f"the connection was lost ({cause})")
-        return Reply("", "failed", reason=f"the reply is unreadable ({type(error).__name__})")
+            if cause == "ConnectError":  # of the HTTP library
+                raise ConnectionError(f"{self.endpoint} cannot be reached; is the server running?")
+            reason = f"the connection was lost ({cause})"
+        return Reply("", status, reason=reason)
 
     def _clean(self, text):
-        """Text of an endpoint that can be shown and written: no secret of ours, nothing that is not Unicode."""
+        """Text of an endpoint without secrets of ours and without characters that are not Unicode."""
         key, login = self._key.get_secret_value(), self._login.get_secret_value()
         for secret in (key, login, login.partition(":")[2], base64.b64encode(login.encode()).decode()):
             if len(secret) >= SHORTEST_SECRET:
                 text = text.replace(secret, "[secret]")
         return text.encode(errors="replace").decode()
 
-    @contextmanager
-    def _progress(self, total):
-        """A function that is told how many replies are there: a bar on a terminal, else a line now and then."""
-        began = time.monotonic()
-        if sys.stderr.isatty() and total > SMALL:
-            with tqdm(total=total, desc=f"asking {self.model}", unit=" replies") as bar:
-
-                def show(done):
-                    bar.set_postfix_str(str(self.usage), refresh=False)
-                    bar.update(done - bar.n)
-
-                yield show
-            return
-
-        def show(done):
-            now = time.monotonic()
-            if now - self._shown >= PAUSE or (done == total > SMALL):
-                self._shown = now
-                line = f"asking {self.model}: {done:,} of {total:,} replies, {now - began:.0f} s; {self.usage}"
-                print(line, file=sys.stderr, flush=True)
-
-        yield show
+    def _show(self, done, total, began):
+        """Print the progress now and then; on a terminal in one line."""
+        now, terminal = time.monotonic(), sys.stderr.isatty()
+        if now - self._shown >= (BLINK if terminal else PAUSE) or done == total > SMALL:
+            self._shown = now
+            line = f"asking {self.model}: {done:,} of {total:,} replies, {now - began:.0f} s; {self.usage}"
+            print(line, end="\r" if terminal and done < total else "\n", file=sys.stderr, flush=True)
 
 
-def _limit(name, given, kind):
-    """A limit as it was given, or else as the environment has it; None if there is none."""
+def _checked(name, kind, value, strict=True):
+    """A value of a kind, or a ValueError that names it."""
+    try:
+        return kind.validate_python(value, strict=strict)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        raise ValueError(f"{name}{place}: {first['msg']}, found {ascii(first['input'])[:120]}") from None
+
+
+def _limit(name, kind, given):
+    """A limit as given, or else from the environment; None if there is none."""
     variable = f"EARLIB_LLM_{name.upper()}"
-    value = checks.limit(variable, kind) if given is None else given
-    if value is not None:
-        checks.number(f"{name} (or {variable})", value, least=0, whole=kind is int)
-    return value
+    value = os.environ.get(variable) or None if given is None else given
+    return _checked(f"{name} (or {variable})", kind, value, strict=given is not None)
 
 
-def _tokens(response):
-    """Tokens in and out as the endpoint counted them; None for what it does not say."""
-    usage = getattr(response, "usage", None)
-    counts = (getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None))
-    return tuple(count if type(count) is int and count >= 0 else None for count in counts)
+def _address(base_url):
+    """Endpoint without credentials, and the credentials, "user:password" or "", as a SecretStr."""
+    endpoint = parts = None
+    with suppress(ValueError):  # its message may hold the password
+        parts = urlsplit(base_url.get_secret_value().strip())
+        if (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+            and not parts.query + parts.fragment
+        ):
+            login = SecretStr(f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else "")
+            endpoint = f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}{parts.path.rstrip('/')}"
+    del parts  # a traceback may show local variables
+    if endpoint is None:
+        raise ValueError(
+            "base_url (or OPENAI_BASE_URL): expected an address such as http://127.0.0.1:8000/v1, without a query; "
+            "the value is not shown, since it may hold a password"
+        )
+    return endpoint, login
 
 
 def _read(response):
-    """Status, text and finish reason of a reply in whatever form it came."""
+    """Status, text and finish reason of a response of any form."""
     try:
         choice = response.choices[0]
         content, refusal, finish = choice.message.content, choice.message.refusal, choice.finish_reason
@@ -410,11 +412,9 @@ def _read(response):
 
 
 def _refused_parameter(error, parameters):
-    """The parameter that a 400 or 422 is about, by its old name; None if it is about something else."""
+    """Parameter that a 400 or 422 is about, by its old name; None if it is about something else."""
     sent = [name for name in LEARNABLE if name in parameters]
     if error.status_code not in (400, 422) or error.code == "context_length_exceeded":
         return None
-    if error.param:
-        return error.param if error.param in sent else None
-    words = re.findall(r"\w+", str(error.body))
-    return next((word for word in words if word in sent), None)
+    named = [error.param] if error.param else re.findall(r"\w+", str(error.body))
+    return next((name for name in named if name in sent), None)
