@@ -1,0 +1,48 @@
+"""Costs of language models in a run of notebooks: those it took, and those it would take."""
+
+import json
+
+from earlib.llm.budget import shown
+
+ASSUMED = (
+    "A request of several notebooks counts in the first. Tokens in: a quarter of the characters; tokens out: the most",
+    "that a reply may have at first. What depends on earlier replies (verdicts, rounds of exploration) is estimated.",
+)
+
+
+def took(totals):
+    """Calls and cost of a `budget.Ledger`; what a killed kernel held back counts as spent."""
+    cost = totals["spent"] + totals["held"]
+    if totals["unpriced"] in (0, totals["calls"]):
+        return f"{totals['calls']:,} calls, {shown(None if totals['unpriced'] else cost)}"
+    return f"{totals['calls']:,} calls, of {totals['unpriced']:,} the cost is unknown, of the others {shown(cost)}"
+
+
+def estimated(folder, outcomes):
+    """Table of the requests that notebooks would make, a line each and in total, and of their cost.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the notes that the kernels left.
+    outcomes : list of runner.Outcome
+        A request counts once, in the first notebook that makes it.
+    """
+    lines, total = [("notebook", "calls", "in the cache", "tokens in", "tokens out", "cost")], {}
+    for plan, _, error in outcomes:
+        file = folder / f"{plan.name}.jsonl"
+        notes = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        fresh = {note["key"]: note for note in notes if note["key"] not in total}
+        total |= fresh
+        lines.append((plan.name + (" (FAILED, as far as it came)" if error else ""), *_summed(fresh.values())))
+    lines.append(("in all", *_summed(total.values())))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+    return "\n".join([*rows, *ASSUMED])
+
+
+def _summed(notes):
+    asked = [note for note in notes if not note["cached"]]
+    costs = [note["cost"] for note in asked]
+    counts = len(asked), len(notes) - len(asked), sum(note["in"] for note in asked), sum(note["out"] for note in asked)
+    return *(f"{count:,}" for count in counts), shown(None if None in costs else sum(costs))

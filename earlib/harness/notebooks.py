@@ -1,0 +1,247 @@
+"""A notebook as a program: its parameters, a run in a kernel of its own, and the results that are kept."""
+
+import ast
+import asyncio
+import os
+import signal
+import sys
+from typing import Annotated, Literal
+
+import nbformat
+import papermill
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpec
+from papermill.exceptions import PapermillExecutionError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from earlib import paths
+from earlib.core.config import Config, near
+from earlib.data import benchmarks, encoders, rerankers
+
+READERS = ("claims",)  # notebooks that draw on the records of others; they run when all others are finished
+ASKED = ("llm", "judge")  # parameters that name a language model
+SCALARS = {"str": str, "int": int, "float": float, "bool": bool}
+RUNNING = {}  # kernels of this process: manager to the name of who asked for it
+
+
+class Unusable(ValueError):
+    """A request that cannot be run; the message names the mistake and the alternatives."""
+
+
+class Elsewhere(RuntimeError):
+    """A notebook failed on a worker; the message is the one that would be told had it failed here."""
+
+
+def sources():
+    """Notebooks that can be run: id to file, in the order in which `all` runs them."""
+    files = sorted(paths.notebooks().glob("*.ipynb"), key=lambda file: (file.stem in READERS, file.name))
+    return {file.stem: file for file in files}
+
+
+def parameters(source):
+    """Pydantic model of the parameters cell, a field per line `name: type = default  # help`.
+
+    Parameters
+    ----------
+    source : Path
+        A notebook.
+
+    Returns
+    -------
+    type[pydantic.BaseModel]
+        A field's title is its type as written, its description the help. Values are strict, except that an integer
+        may stand for a float and a scalar for a list of one.
+
+    Raises
+    ------
+    Unusable
+        If the file is not a notebook, or a line of that cell has no type or no literal value of that type.
+    """
+    try:
+        entries = papermill.inspect_notebook(source)
+    except Exception as error:  # cut short, not JSON, JSON of something else, no kernel: anything unreadable
+        raise Unusable(f"{source}: expected a notebook, but it cannot be read ({_line(error)})") from error
+    fields = {}
+    for name, entry in entries.items():
+        try:
+            default, title = ast.literal_eval(entry["default"]), entry["inferred_type_name"]
+            annotation = _annotation(ast.parse(title, mode="eval").body)
+            TypeAdapter(annotation).validate_python(default, strict=True)
+        except (ValueError, SyntaxError) as error:
+            raise Unusable(
+                f"{source}: parameter {name!r}: expected a line `name: type = literal  # help` ({_line(error)})"
+            ) from error
+        if title.startswith("list["):
+            annotation = Annotated[annotation, BeforeValidator(lambda value: value if type(value) is list else [value])]
+        annotation = Annotated[annotation, AfterValidator(_meaning(name, default))]
+        fields[name] = annotation, Field(default, title=title, description=entry["help"].strip())
+    config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    return create_model(source.stem, __config__=config, **fields)
+
+
+def _annotation(node):
+    """The type that an annotation's syntax tree states; nothing is evaluated."""
+    match node:
+        case ast.Name(id=name) if name in SCALARS:
+            return SCALARS[name]
+        case ast.Constant(value=None):
+            return None
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _annotation(left) | _annotation(right)
+        case ast.Subscript(value=ast.Name(id="list"), slice=item):
+            return list[_annotation(item)]
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
+            return Literal[ast.literal_eval(choices)]
+    raise ValueError(f"type {ast.unparse(node)!r}: expected {', '.join(SCALARS)}, list[...], X | None or Literal[...]")
+
+
+def _line(error):
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _meaning(name, default):
+    """Validator that refuses what the package would refuse once a kernel has started: unknown names, ranges."""
+
+    def meant(value):
+        if value != default:
+            for item in value if isinstance(value, list) else [value]:
+                if item is not None:
+                    _check_meaning(name, item)
+        return value
+
+    return meant
+
+
+def _check_meaning(name, value):
+    if name in ASKED:  # models of an endpoint can have any name
+        if not value.strip():
+            raise ValueError(f"the name of a model, or none, got {value!r}")
+        return
+    named = {"dataset": benchmarks.NAMES, "rerankers": rerankers.NAMES}
+    known = named.get(name) or (encoders.REGISTRY if name in ("encoder", "encoders") else None)
+    if known is not None:
+        if value not in known:
+            raise ValueError(f"one of {', '.join(known)}, got {value!r}{near(value, known)}")
+        return
+    model = Config
+    if name not in model.model_fields:
+        from earlib.experiments.settings import Setting as model  # here because it brings torch, which takes seconds
+    if name in model.model_fields:
+        field = model.model_fields[name]
+        try:
+            TypeAdapter(Annotated[field.annotation, *field.metadata], config=model.model_config).validate_python(value)
+        except ValidationError as error:
+            expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+            raise ValueError(f"{expected}, got {value!r}") from error
+
+
+def validated(model, given, where):
+    """Given values of a notebook's parameters in their types; the message of what is refused begins with `where`."""
+    try:
+        made = model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = first["loc"][0]
+        field = model.model_fields[name]
+        about = f"{where}: {name}" + (f" ({field.description})" if field.description else "")
+        meant = first.get("ctx", {}).get("error")
+        raise Unusable(f"{about}: expected {meant or f'{field.title}, got {given[name]!r}'}") from error
+    return {name: getattr(made, name) for name in given}
+
+
+class Kernel(AsyncKernelManager):
+    """Starts the interpreter that runs now, whatever other kernels the user has."""
+
+    environment = {}
+
+    @property
+    def kernel_spec(self):
+        quiet = ["--log-level=ERROR"]  # a kernel whose parent was killed would warn of it
+        return KernelSpec(**get_kernel_dict(quiet), env=self.environment)  # its command starts with sys.executable
+
+
+def execute(source, target, parameters, environment, asker=None, bar=False):
+    """Run a notebook in a kernel of its own; its standard error is shown as it comes.
+
+    Parameters
+    ----------
+    source, target : Path
+        The notebook, and the executed one, which is written cell by cell.
+    parameters : dict
+    environment : dict of str to str
+        Variables for the kernel.
+    asker : str, optional
+        By which `kill_kernels` knows the kernel.
+    bar : bool
+        Whether to show the progress on a terminal.
+    """
+    kernel = Kernel(kernel_name="python3", transport_encryption="auto")
+    kernel.environment = environment
+    RUNNING[kernel] = asker
+    try:
+        papermill.execute_notebook(
+            source,
+            target,
+            parameters,
+            kernel_name="python3",
+            km=kernel,
+            progress_bar={"desc": target.stem, "leave": False} if bar else False,
+            stderr_file=sys.stderr,
+            start_timeout=120,
+            coalesce_streams=True,
+        )
+    finally:
+        if kernel.has_kernel:
+            asyncio.run(kernel.shutdown_kernel(now=True))
+        del RUNNING[kernel]
+
+
+def kill_kernels(asker=None):
+    """End the kernels of an asker at once; return how many of its notebooks have not ended yet."""
+    kernels = [kernel for kernel, other in list(RUNNING.items()) if other == asker]
+    for kernel in kernels:
+        if kernel.provisioner is not None and kernel.provisioner.pid:
+            try:
+                os.kill(kernel.provisioner.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    return len(kernels)
+
+
+def explain(error):
+    """The reason for which a notebook failed, as a user reads it."""
+    if isinstance(error, Elsewhere):
+        return str(error)
+    if not isinstance(error, PapermillExecutionError):
+        return f"{type(error).__name__}: {error}"
+    lacks_data = error.ename == "Unavailable" and "EARLIB_DATA" in error.evalue
+    hint = "\n  without data: PROFILE=smoke, on dialogues that the package makes"
+    return f"{error.ename}: {error.evalue}" + hint * lacks_data
+
+
+def publish(work, profile, name):
+    """Put the results of a finished run in place: record and figures first, then the notebook that shows them."""
+    left = work / "results" / profile
+    for file in sorted(left.rglob("*")):
+        if file.is_file():
+            paths.write_atomically(paths.results() / profile / file.relative_to(left), file.read_bytes())
+    notebook = _stripped(nbformat.read(work / f"{name}.ipynb", as_version=4))
+    paths.write_atomically(paths.results() / profile / f"{name}.ipynb", nbformat.writes(notebook) + "\n")
+
+
+def _stripped(notebook):
+    """The notebook without times, folders, versions and standard error, which differ between two equal runs."""
+    notebook.metadata["papermill"] = {"parameters": notebook.metadata["papermill"]["parameters"]}
+    notebook.metadata.get("language_info", {}).pop("version", None)
+    for cell in notebook.cells:
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+        tags = cell.metadata.get("tags")
+        if tags == []:
+            del cell.metadata["tags"]
+        elif tags and "injected-parameters" in tags:
+            cell["id"] = "injected-parameters"
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return notebook
