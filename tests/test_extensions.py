@@ -11,7 +11,7 @@ from earlib.data import candidates
 from earlib.experiments import comparisons, runs, settings
 from earlib.experiments.settings import Setting
 from earlib.extensions import drift
-from earlib.harness import runner, tables
+from earlib.harness import notebooks, profiles, tables
 
 TOY = {"dataset": "toy", "seeds": 2}
 CHOICES = [{"learning_rate": 1e-4}, {"learning_rate": 1e-3}]
@@ -172,13 +172,13 @@ def test_a_conversation_is_asked_again_as_soon_as_its_last_question_was_learned_
 
 
 def test_the_groups_of_notebooks_share_none():
-    known = runner.sources()
-    paper, further = (runner._chosen([group], known) for group in ("reproduction", "extensions"))
+    known = notebooks.sources()
+    paper, further = (profiles.chosen([group], known) for group in ("reproduction", "extensions"))
     assert "ext01_objective" in further and "tab02_main_results" in paper and "claims" in paper
-    assert sorted(paper + further) == sorted(known) == sorted(runner._chosen(["all"], known))
-    assert runner._chosen(["claims", "reproduction"], known)[0] == "claims"
-    with pytest.raises(runner.Unusable, match="extension"):
-        runner._chosen(["extension"], known)
+    assert sorted(paper + further) == sorted(known) == sorted(profiles.chosen(["all"], known))
+    assert profiles.chosen(["claims", "reproduction"], known)[0] == "claims"
+    with pytest.raises(notebooks.Unusable, match="extension"):
+        profiles.chosen(["extension"], known)
 
 
 def test_extensions_stand_apart_in_the_readme(tmp_path):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from earlib import paths
-from earlib.harness import runner
+from earlib.harness import notebooks
 from earlib.llm import NoModel, Request, local
 from earlib.llm.models import connect
 
@@ -152,7 +152,7 @@ def run_notebook(name, folder, *further):
 
 @pytest.mark.llm
 @served
-@pytest.mark.skipif("tab02_main_results" not in runner.sources(), reason="the main table's notebook is missing")
+@pytest.mark.skipif("tab02_main_results" not in notebooks.sources(), reason="the main table's notebook is missing")
 def test_the_whole_path_from_slates_to_a_table(tmp_path):
     """Answers, verdicts and their rows by a real model; the second time nothing is asked, and nothing is served."""
     few = ("-p", "judge", QUICK, "-p", "llm_questions", "4")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nbformat import v4
 
 from earlib import paper, paths, records
-from earlib.harness import pages, runner
+from earlib.harness import notebooks, pages
 
 REPOSITORY = paths.ROOT
 SMOKE = paths.reference() / "smoke"
@@ -270,9 +270,9 @@ def formulas(source):
     return re.findall(r"\$\$.+?\$\$|\$[^$]+\$|\\begin\{\w+\*?\}.+?\\end", bare, re.DOTALL)
 
 
-@pytest.mark.parametrize("name", runner.sources())
+@pytest.mark.parametrize("name", notebooks.sources())
 def test_every_formula_of_the_notebooks_is_set(name):
-    for cell in nbformat.read(runner.sources()[name], as_version=4).cells:
+    for cell in nbformat.read(notebooks.sources()[name], as_version=4).cells:
         if cell.cell_type == "markdown":
             text = pages.markdown(cell.source)
             assert "unset" not in text and "$" not in Page(text).text(), cell.source

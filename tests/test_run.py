@@ -20,7 +20,7 @@ from nbformat import v4
 from earlib import paths
 from earlib.data import benchmarks
 from earlib.data.download import Unavailable
-from earlib.harness import runner
+from earlib.harness import costs, notebooks, profiles, runner
 
 PARAMETERS = """\
 profile: str = "smoke"  # the profile it runs in
@@ -75,7 +75,7 @@ def outputs(path):
 
 
 def plan(*pairs, name="plain"):
-    (made,) = runner.make_plans([name], "smoke", dict(pair.split("=", 1) for pair in pairs))
+    (made,) = profiles.make_plans([name], "smoke", dict(pair.split("=", 1) for pair in pairs))
     return made
 
 
@@ -156,7 +156,7 @@ values = st.one_of(
 
 @given(values)
 def test_different_values_never_share_a_file_and_never_leave_the_folder(values):
-    slugs = [runner._slug(value) for value in values]
+    slugs = [profiles.slug(value) for value in values]
     assert slugs[0] != slugs[1]
     assert all("/" not in slug and "--" not in slug and len(slug) <= 182 for slug in slugs)
 
@@ -290,7 +290,7 @@ def test_a_profile_gives_defaults_to_those_that_have_them_and_single_notebooks_t
     write_profile(root, "title: x\ndefaults: {seeds: 5, precision: 7e1}\nnotebooks: {plain: {seeds: 6}, short:}\n")
     assert plan().parameters == {"profile": "smoke", "name": "plain", "seeds": 6, "precision": 70.0}
     assert plan(name="short").parameters == {"profile": "smoke", "name": "short", "seeds": 5}
-    both = runner.make_plans(["all"], "smoke", {"precision": "80"})
+    both = profiles.make_plans(["all"], "smoke", {"precision": "80"})
     assert [made.name for made in both] == ["plain--precision-80", "short"]
 
 
@@ -331,7 +331,7 @@ def test_a_language_model_can_have_any_name_but_none_at_all(root, capsys, parame
     ],
 )
 def test_what_a_run_took_is_told_with_what_is_not_known(totals, expected):
-    assert runner.took(totals) == expected
+    assert costs.took(totals) == expected
 
 
 def test_estimates_never_become_results(root, monkeypatch):
@@ -374,7 +374,7 @@ def test_a_profile_may_hold_for_others_what_a_notebook_lacks(root):
     write_notebook(root, "other", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
     write_profile(root, "title: x\ndefaults: {dataset: nowhere}\n")
     assert plan().parameters == {"profile": "smoke", "name": "plain"}
-    with pytest.raises(runner.Unusable, match=r"smoke\.yaml: defaults: dataset: expected one of"):
+    with pytest.raises(notebooks.Unusable, match=r"smoke\.yaml: defaults: dataset: expected one of"):
         plan(name="other")
 
 
@@ -488,8 +488,8 @@ STATED = [
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_notebook_can_be_run_with_every_profile(profile):
-    plans = runner.make_plans(["all"], profile, {})
-    assert list(dict.fromkeys(plan.source.stem for plan in plans)) == list(runner.sources())
+    plans = profiles.make_plans(["all"], profile, {})
+    assert list(dict.fromkeys(plan.source.stem for plan in plans)) == list(notebooks.sources())
     assert len({plan.name for plan in plans}) == len(plans)
 
 
@@ -497,8 +497,8 @@ def test_the_command_lines_that_the_readme_states_can_be_run():
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert ("fig05_noise_robustness", "-p precision 70") in STATED
     for name, arguments in STATED:
-        options, own = runner._read_arguments([name, *shlex.split(arguments)])
-        (made,) = runner.make_plans(options.names, options.profile, own)
+        options = runner._read_arguments([name, *shlex.split(arguments)])
+        (made,) = profiles.make_plans(options.names, options.profile, options.own)
         assert f"results/{options.profile}/{made.name}`" in readme
 
 
@@ -520,10 +520,10 @@ def test_what_reads_the_records_of_others_runs_when_all_are_finished_or_failed(r
     write_notebook(root, "claims", found)
     write_notebook(root, "slow", "import time\ntime.sleep(1)", RECORD.replace("{name}", "slow"))
     write_notebook(root, "zz_broken", "1 / 0")
-    assert list(runner.sources()) == ["plain", "slow", "zz_broken", "claims"]
+    assert list(notebooks.sources()) == ["plain", "slow", "zz_broken", "claims"]
     assert runner.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 1
     assert outputs(root / "results" / "smoke" / "claims.ipynb") == "['plain.json', 'slow.json']\n"
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-5:-1]] == list(runner.sources())
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-5:-1]] == list(notebooks.sources())
 
 
 def test_records_can_be_read_from_another_place_than_results_go_to(root, monkeypatch, tmp_path_factory):
@@ -540,7 +540,7 @@ GRID = "title: x\ndefaults: {precision: 70}\ngrid: {seeds: [3, 5], encoder: [min
 def test_a_grid_plans_a_notebook_once_for_each_combination_of_what_it_has(root):
     write_notebook(root, "short", "1", parameters='profile: str = ""\nname: str = ""\nseeds: int = 1')
     write_profile(root, GRID)
-    made = {plan.name: plan.parameters for plan in runner.make_plans(["all"], "smoke", {})}
+    made = {plan.name: plan.parameters for plan in profiles.make_plans(["all"], "smoke", {})}
     combinations = {
         "plain": (3, "a"),
         "plain--label-b": (3, "b"),
@@ -553,21 +553,21 @@ def test_a_grid_plans_a_notebook_once_for_each_combination_of_what_it_has(root):
         "short": {"profile": "smoke", "name": "short", "seeds": 3},
         "short--seeds-5": {"profile": "smoke", "name": "short--seeds-5", "seeds": 5},
     }
-    assert runner.own_names("smoke") == made
+    assert profiles.own_names("smoke") == made
 
 
 def test_own_parameters_take_the_place_of_a_grid_s(root):
     write_profile(root, GRID)
-    assert [plan.name for plan in runner.make_plans(["plain"], "smoke", {"seeds": "5", "label": "b"})] == [
+    assert [plan.name for plan in profiles.make_plans(["plain"], "smoke", {"seeds": "5", "label": "b"})] == [
         "plain--label-b--seeds-5"
     ]
-    names = [plan.name for plan in runner.make_plans(["plain"], "smoke", {"seeds": "3", "precision": "60"})]
+    names = [plan.name for plan in profiles.make_plans(["plain"], "smoke", {"seeds": "3", "precision": "60"})]
     assert names == ["plain--precision-60", "plain--label-b--precision-60"]
 
 
 def test_a_notebook_s_own_entry_leaves_the_grid(root):
     write_profile(root, GRID + "notebooks: {plain: {seeds: 4}}\n")
-    assert [(plan.name, plan.parameters["seeds"]) for plan in runner.make_plans(["plain"], "smoke", {})] == [
+    assert [(plan.name, plan.parameters["seeds"]) for plan in profiles.make_plans(["plain"], "smoke", {})] == [
         ("plain", 4),
         ("plain--label-b", 4),
     ]
@@ -611,11 +611,19 @@ def test_what_a_profile_s_grid_makes_can_be_committed_and_a_reader_s_own_runs_ca
 
     if subprocess.run(["git", "-C", str(REPOSITORY), "rev-parse"], capture_output=True).returncode:
         pytest.skip("not a git checkout")
-    planned = [f"{profile}/{name}" for profile in PROFILES for name in runner.own_names(profile)]
+    planned = [f"{profile}/{name}" for profile in PROFILES for name in profiles.own_names(profile)]
     planned += ["paper/tab02_main_results--dataset-longmemeval--encoder-gte", "paper/controls--encoder-stella"]
-    files = [f"{name}{end}" for name in planned for end in (".ipynb", ".json", ".png", "_calls.svg")]
+    files = [f"{name}{end}" for name in planned for end in (".json", ".png", "_calls.png")]
+    files += [f"{name}.ipynb" for name in planned if name.startswith(("smoke/", "laptop/"))]
     assert [file for file in files if ignored(file)] == []
-    own = ["laptop/controls--seeds-5.json", "laptop/controls--dataset-toy.png", "paper/a--encoder-gte--seeds-5.json"]
+    own = [
+        "laptop/tab02.svg",
+        "laptop-large/claims.ipynb",
+        "paper/claims.ipynb",
+        "laptop/controls--seeds-5.json",
+        "laptop/controls--dataset-toy.png",
+        "paper/a--encoder-gte--seeds-5.json",
+    ]
     assert [file for file in own if not ignored(file)] == []
 
 
@@ -757,5 +765,5 @@ def test_a_profile_names_the_device_of_its_kernels_unless_the_environment_does(r
 )
 def test_a_profile_with_an_unknown_device_or_precision_is_refused(root, line, expected):
     write_profile(root, f"title: x\n{line}\n")
-    with pytest.raises(runner.Unusable, match=expected):
-        runner.load_profile("smoke")
+    with pytest.raises(notebooks.Unusable, match=expected):
+        profiles.load_profile("smoke")

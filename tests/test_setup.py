@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import earlib
-from earlib.harness import runner
+from earlib.harness import notebooks
 
 ROOT = Path(earlib.__file__).resolve().parent.parent
 OF_EXTRAS = {"langchain_core": "langchain", "llama_index": "llamaindex"}  # imported by who asks for them
@@ -122,7 +122,7 @@ def make(*arguments, folder=ROOT, **environment):
 
 
 def test_every_notebook_is_a_target_of_make():
-    for name in runner.sources():
+    for name in notebooks.sources():
         done = make("--dry-run", name, "ARGS=-p precision 70", "PROFILE=smoke")
         assert f"-m earlib.run {name} --profile smoke -p precision 70\n" in done.stdout, done.stderr
 

@@ -8,7 +8,7 @@ from scipy.stats import ttest_1samp
 
 from earlib import __version__, paper, paths, records
 from earlib.experiments import measures
-from earlib.harness import runner
+from earlib.harness import profiles
 
 SUPPORTED, REFUTED, OPEN = "supported", "not supported", "not decidable"
 VERDICTS = (SUPPORTED, REFUTED, OPEN)
@@ -115,7 +115,7 @@ def _names(profile, dataset, encoder):
     here = {"dataset": dataset, "encoder": encoder}
     return {
         name.partition("--")[0]: name
-        for name, given in reversed(runner.own_names(profile).items())  # of several the first
+        for name, given in reversed(profiles.own_names(profile).items())  # of several the first
         if all(given.get(key, value) == value for key, value in here.items())
     }
 

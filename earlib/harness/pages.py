@@ -25,7 +25,7 @@ from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from earlib import __version__, paper, paths, records
-from earlib.harness import runner, tables
+from earlib.harness import notebooks, profiles, tables
 
 # Colour and sign (never the colour alone) of a verdict; of the last two there is nothing to judge.
 BADGES = {
@@ -82,7 +82,7 @@ def read(folder):
     list of Entry
     """
     ids = {file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")}
-    planned = runner.own_names(folder.name)
+    planned = profiles.own_names(folder.name)
     ids = sorted(ids, key=partial(_place, planned=planned))
     figures = {id: [] for id in ids}
     stems = {file.stem for file in folder.glob("*.png")}
@@ -240,7 +240,7 @@ def _figure_remarks(notebook, folder, pictures):
 
 def missing(folder):
     """What the profile makes and has no executed result in its folder, in the order of the report."""
-    planned = runner.own_names(folder.name)
+    planned = profiles.own_names(folder.name)
     ids = sorted(planned, key=partial(_place, planned=planned))
     return [id for id in ids if not (folder / f"{id}.ipynb").exists()]
 
@@ -449,8 +449,8 @@ def write(folder):
 
 def _profile_title(profile):
     try:
-        return runner.load_profile(profile).title
-    except runner.Unusable:  # results of a profile that is gone can be read all the same
+        return profiles.load_profile(profile).title
+    except notebooks.Unusable:  # results of a profile that is gone can be read all the same
         return profile
 
 
@@ -478,9 +478,9 @@ def main(arguments=None):
     folder = paths.results() / profile
     try:
         if not folder.is_dir():
-            runner.load_profile(profile)  # a name that is unknown altogether is another mistake
+            profiles.load_profile(profile)  # a name that is unknown altogether is another mistake
         index, entries = write(folder)
-    except (OSError, runner.Unusable) as error:
+    except (OSError, notebooks.Unusable) as error:
         sys.exit(str(error))
     lacking = missing(folder)
     for id in lacking:

@@ -289,7 +289,7 @@ def readme_tables(folder, larger=None):
 
 def _records(folder):
     """The records in a folder: of the paper's tables and figures, and of what goes beyond it."""
-    from earlib.harness.runner import beyond, own_names  # here because it brings papermill, which no notebook needs
+    from earlib.harness.profiles import beyond, own_names  # here because it brings papermill, which no notebook needs
 
     planned = own_names(folder.name)
     stems = (path.stem for path in folder.glob("*.json"))
