@@ -9,12 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from earlib.core import randomness
-from earlib.core.adapter import Adapter, start
+from earlib.core.adapter import Adapter, plain_scores, start
 from earlib.core.config import VARIANTS, Config
 from earlib.core.critic import SimulatedCritic
 from earlib.core.explorer import select_slate
 from earlib.core.learner import Learner
 from earlib.core.objective import listwise_loss
+from earlib.core.ordering import best, shared
 
 SMALL = {"depth": 8, "slate_size": 3, "rounds": 3, "replay_size": 3, "batch_size": 2, "learning_rate": 0.02}
 OPTIONS = {
@@ -193,6 +194,42 @@ def test_trajectory_is_the_reference_s(name):
                     found.side[x],
                 )
                 assert slates[r, x].tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["EAR", "RMM", "cited first", "reward replay", "statistics reset"])
+def test_equal_memories_tie_as_in_the_reference(name):
+    config = Config(**{**SMALL, **OPTIONS[name]})
+    found, seeds = problem(2), (3, 11)
+    found.bank = found.bank[torch.arange(len(found.bank)) // 4 * 4]  # each embedding four times
+    assert len(shared(found.bank, found.index).unique()) == len(found.bank) // 4
+    order = orders(seeds, len(found.query), 40)
+    _, steps, plain, _, _ = both(config, found, seeds, order)
+    assert_same(config, steps, plain, 1e-9)
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=12), st.integers(0, 2**32 - 1), st.sampled_from([32, 64]))
+def test_scores_that_differ_by_rounding_alone_tie(steps, seed, bits):
+    dtype, step, error = (torch.float64, 1e-9, 1e-13) if bits == 64 else (torch.float32, 1e-5, 1e-7)
+    exact = torch.tensor(steps).double() * step
+    noise = torch.rand(len(steps), generator=torch.Generator().manual_seed(seed)).double() - 0.5
+    expected = sorted(range(len(steps)), key=lambda i: (-steps[i], i))
+    assert best((exact + error * noise).to(dtype), len(steps)).tolist() == expected
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_fused_scores_and_gradients_are_the_plain_ones(normalise):
+    rng = torch.Generator().manual_seed(0)
+    query, memory, toward = (torch.randn(2, n, 6, generator=rng, dtype=torch.float64) for n in (3, 9, 3))
+    weights = [0.3 * torch.randn(2, 6, 6, generator=rng, dtype=torch.float64) for _ in range(2)]
+    adapter = Adapter(weights, normalise=normalise, dtype=torch.float64)
+    plain = [W.clone().requires_grad_() for W in weights]
+    toward = toward @ memory.mT  # any gradient of the scores
+    scores = adapter.score(query, memory)[0], plain_scores(*plain, query, memory, normalise)
+    torch.testing.assert_close(*scores, rtol=0, atol=1e-12)
+    for one in scores:
+        (one * toward).sum().backward()
+    for ours, theirs in zip(adapter.parameters, plain, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-10)
 
 
 FIELDS = {

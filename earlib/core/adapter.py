@@ -3,31 +3,33 @@
 R adapters, one a replica (a seed), are held side by side and run as batched matrix products.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from earlib.core import randomness
 
 LARGE = 2**23  # multiply-adds from which a product fills a CPU's cores by itself
 
 
-def _product(left, right, out, beta=0, alpha=1):
-    """out = beta * out + alpha * left @ right, `[R, a, b] x [R, b, c]`; on a CPU large ones replica by replica.
+def plain_scores(W_q: Tensor, W_m: Tensor, query: Tensor, memory: Tensor, normalise: bool = True) -> Tensor:
+    """z = q~ . m~ with q~ = (I + W_q) q and m~ = (I + W_m) m of unit length (Eqs. 3 and 4), `[R, Q, U]`.
 
-    A batched product gives each thread whole matrices: three replicas on two cores would leave one core idle for a
-    third of the time. One product after the other keeps both busy, once it is large enough to be worth the call.
+    The readable form of `AdaptedScores`, which a test holds to it.
     """
-    if out.is_cuda or left[0].numel() * right.shape[2] < LARGE:
-        return out.baddbmm_(left, right, beta=beta, alpha=alpha)
-    for replica in range(len(out)):
-        out[replica].addmm_(left[replica], right[replica], beta=beta, alpha=alpha)
-    return out
+    q, m = query + query @ W_q.mT, memory + memory @ W_m.mT
+    if normalise:
+        q, m = F.normalize(q, dim=-1), F.normalize(m, dim=-1)
+    return q @ m.mT
 
 
-class _AdaptedScores(torch.autograd.Function):
-    """z = q~ . m~ for every pair, with q~ = (I + W_q) q and m~ = (I + W_m) m, of unit length or not.
+class AdaptedScores(torch.autograd.Function):
+    """`plain_scores` with its gradient written out, most of which is thin.
 
-    The gradient is written out, since most of it is thin: with g = dL/dz and u the adapted embeddings before scaling,
+    With g = dL/dz and u the adapted embeddings before normalisation,
 
         dL/du_m = sum over queries of  g u_q / (|u_q| |u_m|)  -  u_m (sum over queries of g z) / |u_m|^2,
 
@@ -68,15 +70,28 @@ class _AdaptedScores(torch.autograd.Function):
         return grad_q, grad_m, None, None, None
 
 
+def _product(left, right, out, beta=0, alpha=1):
+    """out = beta * out + alpha * left @ right, `[R, a, b] x [R, b, c]`; large ones on a CPU replica by replica.
+
+    A batched product gives each thread whole matrices: three replicas on two cores would leave one core idle for a
+    third of the time. One product after the other keeps both busy, once it is large enough to be worth the call.
+    """
+    if out.is_cuda or left[0].numel() * right.shape[2] < LARGE:
+        return out.baddbmm_(left, right, beta=beta, alpha=alpha)
+    for replica in range(len(out)):
+        out[replica].addmm_(left[replica], right[replica], beta=beta, alpha=alpha)
+    return out
+
+
 class Adapter:
-    """R residual adapters, whose matrices W_q and W_m have the shape `[R, d, d]`.
+    """R residual adapters with the matrices W_q and W_m, `[R, d, d]` each.
 
     Parameters
     ----------
     start : sequence of torch.Tensor
-        What is learned, as `start` makes it.
+        Initial parameters, as `start` makes them.
     kind : {"full", "low-rank", "diagonal", "query"}
-        What these say of W_q and W_m. Of a low-rank adapter the product is formed: it saves parameters, not time.
+        How the parameters form W_q and W_m. A low-rank product is formed: it saves parameters, not time.
     normalise : bool
         Whether adapted embeddings have unit length (Eq. 3) or not (Algorithm 3, line 1).
     dtype, device
@@ -85,63 +100,56 @@ class Adapter:
     Attributes
     ----------
     parameters : list of torch.Tensor
-        What an optimizer changes.
+        Updated by the optimizer.
     """
 
-    def __init__(self, start, kind="full", normalise=True, dtype=torch.float32, device="cpu"):
+    def __init__(
+        self,
+        start: Sequence[Tensor],
+        kind: str = "full",
+        normalise: bool = True,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ):
         self.kind, self.normalise = kind, normalise
         self.parameters = [part.to(device, dtype).clone().requires_grad_() for part in start]
 
     @property
-    def matrices(self):
+    def matrices(self) -> tuple[Tensor, Tensor]:
         """W_q and W_m, differentiable in the parameters."""
         if self.kind == "low-rank":
             A_q, A_m, B_q, B_m = self.parameters
             return B_q @ A_q, B_m @ A_m
-        if self.kind == "diagonal":
-            return tuple(torch.diag_embed(entries) for entries in self.parameters)
         if self.kind == "query":
             return self.parameters[0], torch.zeros_like(self.parameters[0])
-        return tuple(self.parameters)
+        W_q, W_m = self.parameters
+        return (torch.diag_embed(W_q), torch.diag_embed(W_m)) if self.kind == "diagonal" else (W_q, W_m)
 
-    def score(self, query, memory):
-        """Score every memory for every query of a replica (Eq. 4's z).
+    def score(self, query: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Score every memory for every query of a replica (z of Eq. 4).
 
         Parameters
         ----------
-        query : torch.Tensor
-            Embeddings of the frozen encoder, `[R, Q, d]`.
-        memory : torch.Tensor
-            Likewise, `[R, U, d]`: each memory once, whoever has it as a candidate.
+        query, memory : torch.Tensor
+            Embeddings of the frozen encoder, `[R, Q, d]` and `[R, U, d]`.
 
         Returns
         -------
         scores : torch.Tensor
             `[R, Q, U]`, differentiable in the parameters.
         adapted : torch.Tensor
-            (I + W_m) m, `[R, U, d]`, before scaling; without gradient.
+            (I + W_m) m before normalisation, `[R, U, d]`; without gradient.
         length : torch.Tensor
-            What each is divided by, `[R, U]`; ones where embeddings are not normalised.
+            Lengths by which they are divided, `[R, U]`; ones without normalisation.
         """
-        return _AdaptedScores.apply(*self.matrices, query, memory, self.normalise)
+        return AdaptedScores.apply(*self.matrices, query, memory, self.normalise)
 
 
-def start(config, seeds, dimension):
-    """What an adapter of a configuration starts from, one replica a seed: the ranking starts as the retriever's.
+def start(config, seeds: Sequence[int], dimension: int) -> list[Tensor]:
+    """Initial parameters of adapters, one replica a seed: at zero they rank as the retriever does.
 
-    Parameters
-    ----------
-    config : Config
-    seeds : sequence of int
-        Of the random numbers in it.
-    dimension : int
-        d.
-
-    Returns
-    -------
-    list of torch.Tensor
-        Full: W_q and W_m, `[R, d, d]`, zero or normal. Query: W_q alone. Diagonal: their entries, `[R, d]`. Low-rank:
-        A_q and A_m, `[R, r, d]`, with entries of deviation 1 / sqrt(d), then B_q and B_m, `[R, d, r]`, zero.
+    Full: W_q and W_m, `[R, d, d]`, zero or normal. Query: W_q alone. Diagonal: their entries, `[R, d]`. Low-rank: A_q
+    and A_m, `[R, r, d]`, with entries of deviation 1 / sqrt(d), then B_q and B_m, `[R, d, r]`, zero.
     """
     R, d = len(seeds), dimension
 
@@ -157,15 +165,15 @@ def start(config, seeds, dimension):
     return [torch.zeros(shape) for _ in range(1 if config.adapter == "query" else 2)]
 
 
-def gram(adapted, length, place):
+def gram(adapted: Tensor, length: Tensor, place: Tensor) -> Tensor:
     """Similarity of each pair of a query's adapted candidates (Eq. 6), `[R, Q, K, K]`.
 
     Parameters
     ----------
     adapted, length : torch.Tensor
-        As `Adapter.score` returns them.
+        As returned by `Adapter.score`.
     place : torch.Tensor
-        Where a query's K candidates stand among the U memories, `[R, Q, K]`.
+        Positions of a query's K candidates among the U memories, `[R, Q, K]`.
     """
     (R, U, d), (_, Q, K) = adapted.shape, place.shape
     row = (place + torch.arange(0, R * U, U, device=place.device)[:, None, None]).flatten()

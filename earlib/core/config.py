@@ -7,7 +7,7 @@ its `Literal`.
 import difflib
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 def near(name, known):
@@ -20,8 +20,10 @@ def _field(default, symbol, section, text, **limits):
     return Field(default, description=text, json_schema_extra={"symbol": symbol, "section": section}, **limits)
 
 
-class Checked(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
+class Checked(BaseModel):
     """Settings by name; an unknown name is refused with the names that it resembles."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

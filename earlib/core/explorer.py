@@ -1,74 +1,67 @@
 """Exploratory Reflection (Eqs. 5 to 9, Algorithm 2): a query-local bandit that composes slates of candidates."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from earlib.core.ordering import comparable
 
 
 class Exploration(NamedTuple):
-    """What the rounds of one or many queries brought; `[...]` are the leading dimensions of the scores."""
+    """Slates of one or many queries with their citations; `[...]` are the leading dimensions of the scores."""
 
-    slates: torch.Tensor  # [..., T, s] candidate indices, in the order of selection
-    citations: torch.Tensor  # [..., T, s] +1 or -1
-    readable: torch.Tensor  # [..., T, s] bool; what could not be read enters neither statistics nor loss
-    shown: torch.Tensor  # [..., K] readable citations a candidate received: its pulls N_i
-    cited: torch.Tensor  # [..., K] their sum
+    slates: Tensor  # [..., T, s] candidate indices, in the order of selection
+    citations: Tensor  # [..., T, s] +1 or -1
+    readable: Tensor  # [..., T, s] bool; unreadable citations enter neither statistics nor loss
+    shown: Tensor  # [..., K] readable citations a candidate received: its pulls N_i
+    cited: Tensor  # [..., K] their sum
 
 
-def tallied(slates, citations, readable, scores):
-    """What was shown and said, counted for each candidate.
+def tallied(slates: Tensor, citations: Tensor, readable: Tensor, scores: Tensor) -> Exploration:
+    """Count for each candidate how often it was shown, and its citations.
 
     Parameters
     ----------
     slates, citations, readable : torch.Tensor
         `[..., T, s]`, as in `Exploration`.
     scores : torch.Tensor
-        Of all candidates, `[..., K]`.
-
-    Returns
-    -------
-    Exploration
+        Of all candidates, `[..., K]`: for shape, dtype and device.
     """
-    weight = readable.to(scores.dtype)
-    members = slates.flatten(-2)
-    shown, cited = (
-        torch.zeros_like(scores).scatter_add(-1, members, w.flatten(-2)) for w in (weight, weight * citations)
-    )
+    weight, members = readable.to(scores.dtype), slates.flatten(-2)
+    shown = torch.zeros_like(scores).scatter_add(-1, members, weight.flatten(-2))
+    cited = torch.zeros_like(scores).scatter_add(-1, members, (weight * citations).flatten(-2))
     return Exploration(slates, citations, readable, shown, cited)
 
 
-def upper_confidence(config, shown, cited):
-    """U_i of Eq. 5.
+def upper_confidence(config, shown: Tensor, cited: Tensor) -> Tensor:
+    """U_i of Eq. 5: mean feedback and the exploration bonus, `[..., K]`.
 
     Parameters
     ----------
     config : Config
-        Gives alpha.
+        For alpha.
     shown, cited : torch.Tensor
         Pulls N_i and the sum of their citations, `[..., K]`.
-
-    Returns
-    -------
-    torch.Tensor
-        `[..., K]`: mean feedback and the exploration bonus.
     """
     total = shown.sum(-1, keepdim=True)
     return cited / shown.clamp(min=1) + config.ucb * (torch.log1p(total) / (1 + shown)).sqrt()
 
 
-def select_slate(config, scores, gram, shown, cited, side=None):
-    """Compose one slate greedily (Eqs. 6 to 8); of equal candidates the one ranked first by the retriever wins.
+def select_slate(
+    config, scores: Tensor, gram: Tensor, shown: Tensor, cited: Tensor, side: Tensor | None = None
+) -> Tensor:
+    """Compose one slate greedily (Eqs. 6 to 8).
 
-    With the scores p_i of a reranker as side information, Eq. 7 has a term that is not the paper's, lambda_side p_i:
+    With the scores p_i of a reranker as side information, Eq. 7 gains a term that is not the paper's, lambda_side p_i:
 
         A_i = lambda_rel z_i + lambda_side p_i - lambda_div D_i + lambda_exp U_i.
 
     Parameters
     ----------
     config : Config
-        Gives s and the weights of relevance, side information, diversity and exploration.
+        For s and the weights of relevance, side information, diversity and exploration.
     scores : torch.Tensor
         Adapted relevance, `[..., K]`.
     gram : torch.Tensor
@@ -76,12 +69,12 @@ def select_slate(config, scores, gram, shown, cited, side=None):
     shown, cited : torch.Tensor
         Bandit statistics, `[..., K]`.
     side : torch.Tensor, optional
-        Scores of a reranker, `[..., K]`; needed where their weight is not 0.
+        Scores of a reranker, `[..., K]`; required where their weight is not 0.
 
     Returns
     -------
     torch.Tensor
-        `[..., s]` candidate indices, in the order of selection.
+        Candidate indices in the order of selection, `[..., s]`; of equal candidates the retriever's first.
     """
     return _compose(config, *_weighted(config, scores, gram, side), shown, cited)
 
@@ -89,7 +82,7 @@ def select_slate(config, scores, gram, shown, cited, side=None):
 def _weighted(config, scores, gram, side):
     """The parts of Eq. 7 that no feedback changes: lambda_rel z + lambda_side p, and lambda_div times the similarities.
 
-    The similarities have a row for each candidate, with infinity for itself: it is gone once it is chosen.
+    The similarities have a row for each candidate, with infinity for itself: once chosen, it is never chosen again.
     """
     penalties = config.diversity * gram
     penalties.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
@@ -100,6 +93,7 @@ def _weighted(config, scores, gram, side):
 
 
 def _compose(config, relevance, penalties, shown, cited):
+    """Algorithm 2, lines 4 to 14, with the redundancy D of all candidates kept along."""
     K = relevance.shape[-1]
     value = torch.add(relevance, upper_confidence(config, shown, cited), alpha=config.exploration).view(-1, K)
     first_row = torch.arange(0, len(penalties), K, device=value.device)
@@ -111,20 +105,25 @@ def _compose(config, relevance, penalties, shown, cited):
     return torch.stack(picks, -1).view(*relevance.shape[:-1], -1)
 
 
-def explore(config, scores, gram, ask, rounds, side=None):
+def explore(
+    config,
+    scores: Tensor,
+    gram: Tensor,
+    ask: Callable[[int, Tensor], tuple[Tensor, Tensor]],
+    rounds: int,
+    side: Tensor | None = None,
+) -> Exploration:
     """Run exploration rounds: a slate, its citations, the statistics (Algorithm 2, lines 4 to 19).
 
     Parameters
     ----------
     config : Config
-    scores, gram : torch.Tensor
-        `[..., K]` and `[..., K, K]`.
-    ask : callable
-        `(round, slates) -> (citations, readable)`, each `[..., s]`: the critic.
-    rounds : int
-        Rounds with feedback; with 0 the statistics come back empty.
-    side : torch.Tensor, optional
+    scores, gram, side : torch.Tensor
         As in `select_slate`.
+    ask : callable
+        The critic: `(round, slates) -> (citations, readable)`, each `[..., s]`.
+    rounds : int
+        Rounds with feedback, 0 or more.
 
     Returns
     -------
@@ -132,7 +131,8 @@ def explore(config, scores, gram, ask, rounds, side=None):
     """
     shown, cited = torch.zeros_like(scores), torch.zeros_like(scores)
     unknown, weighted = torch.zeros_like(scores), _weighted(config, scores, gram, side)
-    slates, citations, readable = [], [], []
+    none = scores.new_zeros(*scores.shape[:-1], 0, config.slate_size)
+    slates, citations, readable = [none.long()], [none.long()], [none.bool()]
     for t in range(rounds):
         statistics = (shown, cited) if config.statistics == "kept" else (unknown, unknown)
         slate = _compose(config, *weighted, *statistics)
@@ -140,7 +140,6 @@ def explore(config, scores, gram, ask, rounds, side=None):
         weight = mask.to(scores.dtype)
         shown = shown.scatter_add(-1, slate, weight)
         cited = cited.scatter_add(-1, slate, weight * citation)
-        slates.append(slate), citations.append(citation), readable.append(mask)
-    if not rounds:
-        return Exploration(None, None, None, shown, cited)
-    return Exploration(torch.stack(slates, -2), torch.stack(citations, -2), torch.stack(readable, -2), shown, cited)
+        for kept, new in ((slates, slate), (citations, citation), (readable, mask)):
+            kept.append(new.unsqueeze(-2))
+    return Exploration(*(torch.cat(parts, -2) for parts in (slates, citations, readable)), shown, cited)

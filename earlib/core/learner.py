@@ -3,29 +3,30 @@
 R replicas learn side by side, each with its own adapter, order of queries and random numbers.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from earlib.core import adapter, randomness
 from earlib.core.adapter import Adapter, gram
 from earlib.core.explorer import Exploration, explore, select_slate, tallied
 from earlib.core.objective import listwise_loss, log_likelihood, plackett_luce, ranking_loss
 from earlib.core.ordering import best, distinct, gumbel, shared
+from earlib.core.randomness import Uniforms
 from earlib.core.replay import ExperienceBuffer
-
-ABSENT = -1e4  # score of a candidate that is no more: never chosen, and nothing flows from or to it
 
 
 class Step(NamedTuple):
-    """What one update saw and did, for R replicas and the Q queries that share it."""
+    """One update of R replicas on the Q queries that share it."""
 
     seen: int  # queries processed so far
     exploration: Exploration
-    replayed: torch.Tensor  # [R, Q, n] positions in the buffer
-    replay_slates: torch.Tensor  # [R, Q, n, s]; no members where the loss is one of all candidates
-    current_loss: torch.Tensor  # [R]
-    replay_loss: torch.Tensor  # [R]
+    replayed: Tensor  # [R, Q, n] positions in the buffer
+    replay_slates: Tensor  # [R, Q, n, s]; without members where the loss is one of all candidates
+    current_loss: Tensor  # [R]
+    replay_loss: Tensor  # [R]
 
 
 class Learner:
@@ -49,7 +50,9 @@ class Learner:
         If side information has a weight and the candidates carry none.
     """
 
-    def __init__(self, config, candidates, critic, seeds, dtype=torch.float32):
+    def __init__(
+        self, config, candidates, critic: Callable | None, seeds: Sequence[int], dtype: torch.dtype = torch.float32
+    ):
         self.config, self.critic, self.seeds = config, critic, tuple(seeds)
         self.dtype, self.device = dtype, candidates.bank.device
         self.query, self.bank = candidates.query.to(dtype), candidates.bank.to(dtype)
@@ -69,9 +72,9 @@ class Learner:
             groups.append({"params": [self.side_weight], "lr": config.side_rate})
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         self.optimizer = kinds[config.optimizer](groups, fused=True)
-        self.parameters = [parameter for group in groups for parameter in group["params"]]
+        self.parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"]]
 
-    def train(self, order, uniforms=None):
+    def train(self, order: Tensor, uniforms: Uniforms | None = None) -> Iterator[Step]:
         """Learn from a stream of queries, one update a batch.
 
         Parameters
@@ -79,7 +82,7 @@ class Learner:
         order : torch.Tensor
             Query numbers, `[R, N]`; a query may come again.
         uniforms : Uniforms, optional
-            Drawn from the seeds if left out.
+            Default: drawn from the seeds.
 
         Yields
         ------
@@ -98,43 +101,29 @@ class Learner:
             stop = min(first + self.config.batch_size, order.shape[1])
             yield self.update(order[:, first:stop], uniforms.part(first, stop))
 
-    def update(self, queries, uniforms, told=None):
-        """One update (Algorithm 3). What is replayed is chosen first, so that all embeddings are adapted at once.
-
-        Parameters
-        ----------
-        queries : torch.Tensor
-            Query numbers, `[R, Q]`.
-        uniforms : Uniforms
-        told : Exploration, optional
-            What the critic has said already, `[R, Q, ..]`; left out, it is asked.
-
-        Returns
-        -------
-        Step
-        """
+    def update(self, queries: Tensor, uniforms: Uniforms) -> Step:
+        """Update once from queries `[R, Q]` that share the update (Algorithm 3; its lines stand at the margin)."""
         Q = queries.shape[1]
+        # Line 14, first, so that all embeddings of an update are adapted at once.
         positions, replayed = self.buffer.choose(queries, uniforms.choice)
-        scores, adapted, length, place = self._score(torch.cat([queries, replayed.flatten(1)], 1))
+        scores, adapted, length, place = self._score(torch.cat([queries, replayed.flatten(1)], 1))  # lines 1, 17
         self._check(scores, "scores")
         current, past = scores[:, :Q], scores[:, Q:]
         similarity = gram(adapted, length, place[:, :Q])
-        exploration, noise = told, None
-        if told is None:
-            exploration, noise = self._explore(queries, current.detach(), similarity, uniforms)
-        self.buffer.add(queries, exploration.shown, exploration.cited)
-        current_loss = self._current_loss(current, exploration, noise)
-        slates, replay_loss = self._replay_loss(past, positions, uniforms)
-        total = current_loss + self.config.replay_weight * replay_loss
+        exploration, noise = self._explore(queries, current.detach(), similarity, uniforms)  # lines 3-6
+        self.buffer.add(queries, exploration.shown, exploration.cited)  # lines 10-13
+        current_loss = self._current_loss(current, exploration, noise)  # lines 2, 7-9
+        slates, replay_loss = self._replay_loss(past, positions, uniforms)  # lines 15-22
+        total = current_loss + self.config.replay_weight * replay_loss  # Eq. 17
         self._check(total, "loss")
         gradients = torch.autograd.grad(total.sum(), self.parameters)  # replicas share nothing: each its own
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient.contiguous()  # fused optimizers read memory, whatever the strides say
-        self.optimizer.step()
+        self.optimizer.step()  # line 23, Eq. 18
         return Step(self.buffer.size, exploration, positions, slates, current_loss.detach(), replay_loss.detach())
 
     def _check(self, values, name):
-        """Nothing is learned from numbers that are not finite: a comparison would take them for small ones."""
+        """Refuse numbers that are not finite: a comparison would take them for small ones."""
         if not values.isfinite().all():
             raise FloatingPointError(
                 f"the adapter diverged after {self.buffer.size} queries: {name} not finite "
@@ -142,7 +131,7 @@ class Learner:
             )
 
     def _score(self, queries):
-        """Adapted scores of queries given by number, `[R, n]`: `[R, n, K]`, with what `gram` needs.
+        """Adapted scores of queries `[R, n]`, `[R, n, K]`, and the arguments of `gram`.
 
         Questions of one conversation share candidates, and replayed ones most of them; each memory is adapted once.
         """
@@ -158,16 +147,16 @@ class Learner:
         return scores, adapted, length, place
 
     def _side(self, queries):
-        """Side information of the Explorer on queries given by number, `[R, n, K]`; None where it has no weight."""
+        """Side information of the Explorer on queries `[R, n]`, `[R, n, K]`; None where it has no weight."""
         return self.side[queries] if self.config.side else None
 
+    def _ask(self, queries, uniforms):
+        """The critic as the Explorer calls it: `(round, slates) -> (citations, readable)`."""
+        return lambda t, slates: self.critic(queries, slates, uniforms.critic[:, :, t])
+
     def _explore(self, queries, scores, similarity, uniforms):
-        """The T slates of training, and the noise that RMM's are drawn with, `[R, Q, T, K]` (Algorithm 3, 3-6)."""
-
-        def ask(t, slates):
-            return self.critic(queries, slates, uniforms.critic[:, :, t])
-
-        kind, size = self.config.training_slates, self.config.slate_size
+        """The T slates of training (lines 3-6), and the Gumbel noise `[R, Q, T, K]` of RMM's, else None."""
+        ask, kind, size = self._ask(queries, uniforms), self.config.training_slates, self.config.slate_size
         if kind == "explorer":
             return explore(self.config, scores, similarity, ask, self.config.rounds, self._side(queries)), None
         noise = gumbel(uniforms.slate).to(self.dtype)
@@ -188,12 +177,16 @@ class Learner:
         return ranking_loss(*terms, self.config.baseline).mean(-1)
 
     def _listwise(self, scores, useful, observed):
-        """The loss of a list of candidates, `[...]`, by which of them were found useful, and observed at all."""
-        counted = scores > ABSENT if self.config.unseen == "negative" else observed & (scores > ABSENT)
-        return listwise_loss(self.config.objective, scores / self.config.softmax_temperature, useful, counted)
+        """A loss of all candidates, `[...]`, by which of them were cited, and observed at all."""
+        scaled = scores / self.config.softmax_temperature
+        return listwise_loss(self.config.objective, scaled, useful, self._counted(observed, scores))
+
+    def _counted(self, observed, scores):
+        """Candidates that count in a loss: all, or those that the critic was shown (`unseen`)."""
+        return observed if self.config.unseen == "left out" else torch.ones_like(observed)
 
     def _replay_loss(self, scores, positions, uniforms):
-        """Draw slates of the replayed experiences with the current adapter, L_rep (Eq. 16; Algorithm 3, 15-22)."""
+        """Slates of the replayed experiences under the current adapter, and L_rep (Eq. 16; lines 15-22)."""
         count = positions.shape[-1]
         if not count:
             return positions, torch.zeros(len(positions), dtype=self.dtype, device=self.device)
@@ -202,15 +195,13 @@ class Learner:
         if self.config.objective != "reward":
             return positions[..., None][..., :0], self._listwise(scores, rewards > 0, observed).mean(-1).mean(-1)
         slates, noise = self._replay_slates(scores.detach(), observed, uniforms, count)
-        counted = scores.gather(-1, slates) > ABSENT
-        if self.config.unseen == "left out":
-            counted &= observed.gather(-1, slates)
+        counted = self._counted(observed, scores).gather(-1, slates)
         log_p = self._log_p(scores, slates, noise)
         loss = ranking_loss(log_p, rewards.gather(-1, slates), counted, self.config.baseline)
         return slates, loss.mean(-1).mean(-1)
 
     def _replay_slates(self, scores, observed, uniforms, count):
-        """Sample slates with the Gumbel trick (Appendix A.1)."""
+        """Sample slates with the Gumbel trick (line 18; Appendix A.1)."""
         tau, noise = self.config.temperature, gumbel(uniforms.replay[:, :, :count]).to(self.dtype)
         if self.config.replay_slate == "gumbel":
             perturbed = scores + noise
@@ -232,7 +223,7 @@ class Learner:
         return log_likelihood(scores, slates)
 
     @torch.no_grad()
-    def retrieve(self, queries, explorer=False, uniforms=None):
+    def retrieve(self, queries: Tensor, explorer: bool = False, uniforms: Uniforms | None = None) -> Tensor:
         """Final slates: adapter-only, or Explorer-assisted with T - 1 critic calls (Training and Inference).
 
         Parameters
@@ -242,7 +233,7 @@ class Learner:
         explorer : bool
             Whether to explore, asking the critic.
         uniforms : Uniforms, optional
-            Drawn from the seeds for testing if left out.
+            Default: drawn from the seeds for testing.
 
         Returns
         -------
@@ -260,18 +251,14 @@ class Learner:
         if not explorer:
             noise = gumbel(uniforms.slate[:, :, 0]).to(self.dtype) if noisy else 0
             return best(scores + noise, config.slate_size)
-
-        def ask(t, slates):
-            return self.critic(queries, slates, uniforms.critic[:, :, t])
-
-        similarity, side = gram(adapted, length, place), self._side(queries)
-        if config.test_slate == "after":
+        similarity, side, ask = gram(adapted, length, place), self._side(queries), self._ask(queries, uniforms)
+        if config.test_slate == "after":  # the feedback of all T rounds: cited first, then by score
             found = explore(config, scores, similarity, ask, config.rounds, side)
             first = best(scores, scores.shape[-1])
             useful = (found.cited > 0).gather(-1, first)
             return first.gather(-1, best(useful.to(self.dtype), config.slate_size))
         found = explore(config, scores, similarity, ask, config.rounds - 1, side)
-        statistics = found.shown, found.cited
+        shown, cited = found.shown, found.cited
         if config.statistics == "reset":
-            statistics = torch.zeros_like(scores), torch.zeros_like(scores)
-        return select_slate(config, scores, similarity, *statistics, side)
+            shown, cited = torch.zeros_like(scores), torch.zeros_like(scores)
+        return select_slate(config, scores, similarity, shown, cited, side)

@@ -2,11 +2,12 @@
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from earlib.core.ordering import best
 
 
-def log_likelihood(scores, slates):
+def log_likelihood(scores: Tensor, slates: Tensor) -> Tensor:
     """Log-probability of each slate member under a softmax over all candidates (Eq. 4).
 
     Parameters
@@ -24,8 +25,8 @@ def log_likelihood(scores, slates):
     return scores.log_softmax(-1).expand(*slates.shape[:-1], -1).gather(-1, slates)
 
 
-def plackett_luce(scores, slates):
-    """Log-probability of each member given that those before it are gone: sampling without replacement.
+def plackett_luce(scores: Tensor, slates: Tensor) -> Tensor:
+    """Log-probability of each member given that those before it were drawn: sampling without replacement.
 
     Parameters and result as in `log_likelihood`; here the order of a slate matters.
     """
@@ -36,8 +37,8 @@ def plackett_luce(scores, slates):
     return chosen - still_there[..., :-1]
 
 
-def ranking_loss(log_p, citations, counted, baseline):
-    """Mean of -(y - b) log p over the citations that count; 0 where none does.
+def ranking_loss(log_p: Tensor, citations: Tensor, counted: Tensor, baseline: float) -> Tensor:
+    """Mean of -(y - b) log p over the citations that count (Eq. 10); 0 where none does.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def ranking_loss(log_p, citations, counted, baseline):
     counted : torch.Tensor
         bool, `[..., n]`.
     baseline : float
-        b, which depends on no action.
+        b, independent of any action.
 
     Returns
     -------
@@ -60,10 +61,10 @@ def ranking_loss(log_p, citations, counted, baseline):
     return -total / weight.sum(-1).clamp(min=1)
 
 
-def listwise_loss(kind, scores, useful, counted):
-    """A loss of which candidates were cited, whatever slates showed them; 0 where none was.
+def listwise_loss(kind: str, scores: Tensor, useful: Tensor, counted: Tensor) -> Tensor:
+    """Loss over all candidates by whether they were cited, whatever slates showed them; 0 where none was.
 
-    With P the candidates that were, N those that were not, and z the scores, the mean over i in P of
+    With P the candidates that were cited, N those that were not, and z the scores, the mean over i in P of
 
         softmax:        -z_i + log sum over l in P and N of exp z_l
         contrastive:    -z_i + log (exp z_i + sum over l in N of exp z_l)

@@ -5,50 +5,29 @@ candidates' order wins; equal texts share one embedding, and stand in the order 
 """
 
 import torch
+from torch import Tensor
 
-DECIMALS = {torch.float64: 9, torch.float32: 5}  # of scores that are compared; integers are compared as they are
+DECIMALS = {torch.float64: 9, torch.float32: 5}  # of compared scores; integers are compared exactly
 
 
-def comparable(scores):
-    """Scores as they are compared: what differs by rounding errors alone is equal."""
+def comparable(scores: Tensor) -> Tensor:
+    """Round scores for comparison, so that those which differ by rounding errors alone are equal."""
     decimals = DECIMALS.get(scores.dtype)
     return scores if decimals is None else scores.round(decimals=decimals)
 
 
-def best(scores, count):
-    """Indices of the highest scores, best first, by the module's tie rule.
-
-    Parameters
-    ----------
-    scores : torch.Tensor
-        `[..., K]`.
-    count : int
-        How many to take, at most K.
-
-    Returns
-    -------
-    torch.Tensor
-        `[..., count]`, int64.
-    """
-    order = comparable(scores).sort(dim=-1, descending=True, stable=True).indices
-    return order[..., :count]
+def best(scores: Tensor, count: int) -> Tensor:
+    """Indices of the `count` highest scores, best first, by the module's tie rule: `[..., K]` to `[..., count]`."""
+    return comparable(scores).sort(dim=-1, descending=True, stable=True).indices[..., :count]
 
 
-def gumbel(uniforms):
+def gumbel(uniforms: Tensor) -> Tensor:
     """Gumbel noise g = -log(-log u) (Appendix A.1) from uniforms in (0, 1)."""
     return -torch.log(-torch.log(uniforms))
 
 
-def shared(bank, index):
-    """Candidates' rows, each replaced by the first of them whose embedding is the same: equal texts have one score.
-
-    Parameters
-    ----------
-    bank : torch.Tensor
-        `[M, d]`.
-    index : torch.Tensor
-        Rows of the bank, of any shape.
-    """
+def shared(bank: Tensor, index: Tensor) -> Tensor:
+    """Rows of a bank `[M, d]`, each replaced by the first with the same embedding, so that equal texts share a score."""
     rows = index.unique()
     first, seen = torch.arange(len(bank)), {}
     for row, embedding in zip(rows.tolist(), bank[rows].cpu().numpy(), strict=True):
@@ -56,8 +35,8 @@ def shared(bank, index):
     return first.to(index.device)[index]
 
 
-def distinct(rows):
-    """The distinct numbers of each line, and where each number stands among them.
+def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Distinct numbers of each line, and the position of each number among them.
 
     Parameters
     ----------
@@ -67,7 +46,7 @@ def distinct(rows):
     Returns
     -------
     numbers : torch.Tensor
-        `[R, U]`, ascending; U is the most that a line has, shorter ones are filled up with row 0.
+        `[R, U]`, ascending; U is the most that a line has, shorter ones are padded with row 0.
     place : torch.Tensor
         `[R, n]`, such that `numbers.gather(1, place)` is `rows`.
     """

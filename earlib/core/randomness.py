@@ -3,10 +3,12 @@
 A seed's numbers are therefore the same alone as among others, and the same in float32 as in float64.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 # The position is part of the generator's key: append only.
 PURPOSES = ("train", "test", "start", "errors", "rotation", "live", "thompson")
@@ -15,24 +17,32 @@ PURPOSES = ("train", "test", "start", "errors", "rotation", "live", "thompson")
 class Uniforms(NamedTuple):
     """Uniforms in (0, 1) of R replicas for N queries, in the order in which they are processed."""
 
-    critic: torch.Tensor  # [R, N, T, K] one a round and candidate
-    slate: torch.Tensor = None  # [R, N, T, K] Gumbel noise of RMM's slates; one where none needs more
-    choice: torch.Tensor = None  # [R, N, B] random choice of experiences
-    replay: torch.Tensor = None  # [R, N, B, K] Gumbel noise of the replay slates
-    draw: torch.Tensor = None  # [R, N, B, K] second noise, where a slate is sampled from the softmax of noisy scores
+    critic: Tensor  # [R, N, T, K] one a round and candidate
+    slate: Tensor | None = None  # [R, N, T, K] Gumbel noise of RMM's slates; T = 1 where none needs more
+    choice: Tensor | None = None  # [R, N, B] random choice of experiences
+    replay: Tensor | None = None  # [R, N, B, K] Gumbel noise of the replay slates
+    draw: Tensor | None = None  # [R, N, B, K] second noise, for slates sampled from the softmax of noisy scores
 
-    def part(self, start, stop):
-        """Those of positions `start` to `stop`."""
+    def part(self, start: int, stop: int) -> "Uniforms":
+        """The uniforms of positions `start` to `stop`."""
         return Uniforms(*(None if u is None else u[:, start:stop] for u in self))
 
 
-def generator(seed, purpose, *step):
+def generator(seed: int, purpose: str, *step: int) -> np.random.Generator:
     """The generator of one seed for one purpose, or for one step of it."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, PURPOSES.index(purpose), *step)))
 
 
-def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
-    """Draw all that a pass over some queries needs.
+def draw(
+    config,
+    seeds: Sequence[int],
+    order: Tensor,
+    depth: int,
+    queries: int,
+    purpose: str,
+    device: str | torch.device = "cpu",
+) -> Uniforms:
+    """Draw the uniforms of a pass over some queries.
 
     Parameters
     ----------
@@ -42,7 +52,7 @@ def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
     order : torch.Tensor
         Query numbers in the order of processing, `[R, N]`.
     depth, queries : int
-        K, and how many queries there are in all.
+        K, and the number of queries in all.
     purpose : {"train", "test"}
 
     Returns
@@ -51,7 +61,7 @@ def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
         float64.
     """
     shapes = _shapes(config, order.shape[1], depth, purpose == "train")
-    drawn = {name: [] for name in shapes}
+    drawn: dict[str, list] = {name: [] for name in shapes}
     for replica, seed in enumerate(seeds):
         rng = generator(seed, purpose)
         for name, shape in shapes.items():
@@ -62,28 +72,14 @@ def draw(config, seeds, order, depth, queries, purpose, device="cpu"):
     return Uniforms(**{name: torch.from_numpy(np.stack(parts)).to(device) for name, parts in drawn.items()})
 
 
-def live(config, seed, step, depth):
-    """Draw what one update of a stream without end needs: its numbers depend on the seed and the step alone.
-
-    Parameters
-    ----------
-    config : Config
-    seed, step : int
-    depth : int
-        K.
-
-    Returns
-    -------
-    Uniforms
-        Of one replica and one query, float64.
-    """
-    rng = generator(seed, "live", step)
-    shapes = _shapes(config, 1, depth, training=True)
+def live(config, seed: int, step: int, depth: int) -> Uniforms:
+    """Draw the uniforms of one update of an endless stream: one replica, one query; they depend on seed and step."""
+    rng, shapes = generator(seed, "live", step), _shapes(config, 1, depth, training=True)
     return Uniforms(**{name: torch.from_numpy(_open(rng, shape))[None] for name, shape in shapes.items()})
 
 
 def _shapes(config, N, depth, training):
-    """Of what is drawn for N queries of a replica, in the order in which it is drawn."""
+    """Shapes of the uniforms for N queries of a replica, in the order in which they are drawn."""
     noisy = config.rounds if training and config.training_slates != "explorer" else 1
     shapes = {"critic": (N, config.rounds, depth), "slate": (N, noisy, depth)}
     if training and config.replay_size:
@@ -93,8 +89,8 @@ def _shapes(config, N, depth, training):
     return shapes
 
 
-def shuffled(gold, seeds):
-    """Gold labels shuffled among the candidates of each query, once for each seed, `[N, K]` to `[R, N, K]`."""
+def shuffled(gold: Tensor, seeds: Sequence[int]) -> Tensor:
+    """Gold labels shuffled among the candidates of each query, once a seed, `[N, K]` to `[R, N, K]`."""
     orders = [torch.from_numpy(generator(seed, "errors").random(gold.shape).argsort(-1)) for seed in seeds]
     return torch.stack([gold.gather(-1, order.to(gold.device)) for order in orders])
 

@@ -1,8 +1,9 @@
-"""Experience Buffer (Eqs. 11 to 16): past queries with their citations, and which of them to replay."""
+"""Experience Buffer (Eqs. 11 to 16): past queries with their citations, and the choice of those to replay."""
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from earlib.core.ordering import best
 
@@ -10,8 +11,8 @@ from earlib.core.ordering import best
 class ExperienceBuffer:
     """Experiences of R replicas, in the order in which their queries came.
 
-    An experience is a query (by number; its embeddings are those before the adapter), how often each of its K
-    candidates was shown, and the sum of the citations that it received.
+    An experience is a query (by number; its embedding is that before the adapter), how often each of its K candidates
+    was shown, and the sum of the citations that it received.
 
     Parameters
     ----------
@@ -22,7 +23,7 @@ class ExperienceBuffer:
         R, K and T.
     """
 
-    def __init__(self, config, query, replicas, depth, rounds):
+    def __init__(self, config, query: Tensor, replicas: int, depth: int, rounds: int):
         self.config, self.rounds, self.size = config, rounds, 0
         floats = {"dtype": query.dtype, "device": query.device}
         if config.replay_choice == "similarity":
@@ -33,16 +34,8 @@ class ExperienceBuffer:
         self.cited = torch.zeros(replicas, 0, depth, **floats)
         self.reward = torch.zeros(replicas, 0, **floats)
 
-    def add(self, queries, shown, cited):
-        """Store one experience a query (Algorithm 3, line 13).
-
-        Parameters
-        ----------
-        queries : torch.Tensor
-            Query numbers, `[R, Q]`.
-        shown, cited : torch.Tensor
-            `[R, Q, K]`.
-        """
+    def add(self, queries: Tensor, shown: Tensor, cited: Tensor) -> None:
+        """Store one experience a query (Algorithm 3, lines 10 to 13): numbers `[R, Q]`, statistics `[R, Q, K]`."""
         new = {"queries": queries, "shown": shown, "cited": cited}
         if self.config.replay_choice == "reward":
             new["reward"] = self._reward(shown, cited)
@@ -57,13 +50,16 @@ class ExperienceBuffer:
         return self.similarity[queries].gather(-1, pool)
 
     def _reward(self, shown, cited):
-        """Mean aggregated citation of an experience."""
+        """Mean aggregated citation of an experience (Eq. 12, averaged over O^(n))."""
         over = shown.clamp(min=1) if self.config.aggregate == "shown" else self.rounds
         observed = (shown > 0).to(shown.dtype)
         return (cited / over).sum(-1) / observed.sum(-1).clamp(min=1)
 
-    def choose(self, queries, uniforms=None):
-        """Choose what each query of a batch replays (Eq. 15; Appendix B.2); the batch itself is stored afterwards.
+    def choose(self, queries: Tensor, uniforms: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Choose the experiences that each query of a batch replays (Eq. 15; Appendix B.2).
+
+        Queries that share an update do not replay each other: past experiences are replayed, and the query's own where
+        the configuration says so. The batch itself is stored afterwards.
 
         Parameters
         ----------
@@ -74,11 +70,8 @@ class ExperienceBuffer:
 
         Returns
         -------
-        positions : torch.Tensor
-            In the buffer, `[R, Q, n]`, n = min(B, pool): as many as there are until B. Queries that share an update
-            do not replay each other: past experiences, and the query's own where the configuration says so.
-        numbers : torch.Tensor
-            The queries at these positions, `[R, Q, n]`.
+        positions, numbers : torch.Tensor
+            In the buffer, and the queries there, `[R, Q, n]` with n = min(B, pool).
         """
         (R, Q), past = queries.shape, self.size
         pool = self.queries[:, None, :past].expand(R, Q, past)
@@ -88,6 +81,7 @@ class ExperienceBuffer:
         if not count:
             return pool[..., :0], pool[..., :0]
         if self.config.replay_choice == "random":
+            assert uniforms is not None
             column = _without_replacement(uniforms[..., :count], pool.shape[-1])
         elif self.config.replay_choice == "reward":
             column = best(-self.reward[:, None, :past].expand(R, Q, past), count)
@@ -96,30 +90,20 @@ class ExperienceBuffer:
         own = past + torch.arange(Q, device=queries.device)[:, None]
         return torch.where(column < past, column, own), pool.gather(-1, column)
 
-    def recall(self, positions):
-        """Look experiences up.
+    def recall(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rewards and observed candidates of experiences at positions `[R, ...]`, both `[R, ..., K]`.
 
-        Parameters
-        ----------
-        positions : torch.Tensor
-            `[R, ...]`.
-
-        Returns
-        -------
-        rewards : torch.Tensor
-            +1 for candidates whose mean citation is above 0, -1 for the others, `[R, ..., K]` (Appendix A.1).
-        observed : torch.Tensor
-            bool, `[R, ..., K]`: O^(n) of Eq. 11, the candidates that the critic was shown.
+        The reward is +1 for a mean citation above 0 and -1 otherwise (Appendix A.1); observed are O^(n) of Eq. 11.
         """
         replica = torch.arange(len(positions), device=positions.device).view(-1, *[1] * (positions.dim() - 1))
         cited, shown = self.cited[replica, positions], self.shown[replica, positions]
         return torch.where(cited > 0, 1, -1), shown > 0
 
 
-def grown(stored, used, needed, axis=0, least=64):
-    """A tensor or array with room for `needed` entries, doubled where it must be, so that adding stays cheap.
+def grown(stored, used: int, needed: int, axis: int = 0, least: int = 64):
+    """A tensor or array with room for `needed` entries, doubled where it must be, so that appending stays cheap.
 
-    What must grow is made anew, its first `used` entries kept: who reads the old one goes on seeing what it saw.
+    One that must grow is copied, its first `used` entries kept: existing readers are unaffected.
     """
     if needed <= stored.shape[axis]:
         return stored
@@ -132,12 +116,11 @@ def grown(stored, used, needed, axis=0, least=64):
 
 def _without_replacement(uniforms, pool):
     """Draw distinct columns of a pool: pick j takes the floor(u_j (m - j))-th of those not yet taken."""
-    taken = uniforms.new_zeros(*uniforms.shape[:-1], 0, dtype=torch.int64)
-    picks = []
+    picks: list[Tensor] = []
     for j in range(uniforms.shape[-1]):
         pick = (uniforms[..., j] * (pool - j)).long()
-        for earlier in taken.sort(-1).values.unbind(-1):
-            pick = pick + (pick >= earlier)
+        if picks:
+            for earlier in torch.stack(picks, -1).sort(-1).values.unbind(-1):
+                pick = pick + (pick >= earlier)
         picks.append(pick)
-        taken = torch.stack(picks, -1)
-    return torch.stack(picks, -1) if picks else taken
+    return torch.stack(picks, -1)

@@ -10,8 +10,10 @@ import torch.nn.functional as F
 
 from earlib.core import randomness
 from earlib.core.adapter import Adapter
-from earlib.core.learner import ABSENT, Learner
+from earlib.core.learner import Learner
 from earlib.core.replay import ExperienceBuffer, grown
+
+ABSENT = -1e4  # score of a missing or removed candidate: never chosen, and nothing flows from or to it
 
 
 class OnlineLearner(Learner):
@@ -76,7 +78,8 @@ class OnlineLearner(Learner):
         try:
             self._append(query[None], index[None], side[None])
             uniforms = randomness.live(self.config, self.seeds[0], self.known - 1, self.config.depth)
-            self.update(torch.tensor([[self.held - 1]]), uniforms, told)
+            self._told = told
+            self.update(torch.tensor([[self.held - 1]]), uniforms)
             self._check_learned(self.held - 1)
             self.ranking = self._ranking()
         except BaseException:
@@ -147,6 +150,14 @@ class OnlineLearner(Learner):
     def _score(self, queries):
         scores, *rest = super()._score(queries)
         return scores.masked_fill(~self.alive[self.index[queries]], ABSENT), *rest
+
+    def _explore(self, queries, scores, similarity, uniforms):
+        """The critic was asked before the update."""
+        return self._told, None
+
+    def _counted(self, observed, scores):
+        """Missing and removed candidates count in no loss."""
+        return super()._counted(observed, scores) & (scores > ABSENT)
 
     def renumber(self, number):
         """Give candidates their new rows, `[M]` int64 by the old one; those that are gone become row 0."""
