@@ -1,4 +1,4 @@
-"""How records are shown: tables and captions for the notebooks, and the README's tables."""
+"""Tables and captions drawn from records, for the notebooks and the README."""
 
 import argparse
 import html as escape
@@ -14,11 +14,11 @@ from earlib.records import SEES_GOLD, SETTING, family, further, key_of, load, na
 
 
 def frame(record, **where):
-    """The rows of a record as a DataFrame; only those with this value, or one of a tuple of values, of each key."""
-    return pd.DataFrame(_rows(record, where))
+    """Rows of a record as a DataFrame; only those that have this value, or one of a tuple of values, of each key."""
+    return pd.DataFrame(_select(record, where))
 
 
-def _rows(record, where):
+def _select(record, where):
     wanted = {key: value if isinstance(value, tuple) else (value,) for key, value in where.items()}
     rows = [row for row in record["rows"] if all(row.get(key) in values for key, values in wanted.items())]
     if not rows:
@@ -27,13 +27,13 @@ def _rows(record, where):
 
 
 def table(record, index=("variant",), columns=("metric",), **where):
-    """Measured values beside the paper's, with verdicts, for people to read.
+    """Table of measured values beside the paper's, with verdicts.
 
     Parameters
     ----------
     record : dict
     index, columns : tuple of str
-        Keys that name the lines and the columns; rows keep the record's order.
+        Keys that name the rows and columns of the table, in the record's order.
     **where
         Only rows with this value, or one of a tuple of values, of each key.
 
@@ -49,48 +49,45 @@ def table(record, index=("variant",), columns=("metric",), **where):
         If two rows fall into one cell.
     """
     cells = {}
-    for row in _rows(record, where):
-        line = tuple(_label(row, key) for key in index)
+    for row in _select(record, where):
         column = tuple(_label(row, key) for key in columns)
-        cell = cells.setdefault(line, {})
+        cell = cells.setdefault(tuple(_label(row, key) for key in index), {})
         if (*column, "measured") in cell:
             raise ValueError(f"record {record['id']}: two rows in the cell of {named(row)}; name a further key")
-        texts = (_measured(row), row.get("printed") or "", "" if row["verdict"] == "not run" else row["verdict"])
-        cell.update({(*column, name): text for name, text in zip(("measured", "paper", "verdict"), texts, strict=True)})
-    heads = list(dict.fromkeys(column for cell in cells.values() for column in cell))
+        cell[(*column, "measured")] = _measured(row)
+        cell[(*column, "paper")] = row.get("printed") or ""
+        cell[(*column, "verdict")] = "" if row["verdict"] == "not run" else row["verdict"]
+    heads = list(dict.fromkeys(head for cell in cells.values() for head in cell))
+    lines = pd.MultiIndex.from_tuples(cells, names=[key.replace("_", " ") for key in index])
     body = [[cell.get(head, "") for head in heads] for cell in cells.values()]
-    names = [key.replace("_", " ") for key in index]
-    lines = pd.MultiIndex.from_tuples(cells, names=names)
     return pd.DataFrame(body, index=lines, columns=pd.MultiIndex.from_tuples(heads))
 
 
 def differences(record, index=("variant",), **where):
-    """What changed against what, for people to read: the paired difference, its intervals, its p, and the paper's.
-
-    Parameters and result as in `table`, a line a row that has a difference.
-    """
-    lines, rows = [], [row for row in _rows(record, where) if row.get("difference") is not None]
+    """Table of paired differences with their intervals and p-values, and the paper's; parameters as in `table`."""
+    lines, rows = [], [row for row in _select(record, where) if row.get("difference") is not None]
     unit = " (points)" if all(paper.unit(row["metric"]) == "%" for row in rows) else ""
     for row in rows:
-        against = row.get("compared_with")
-        other = next((one for one in record["rows"] if against and key_of(one) == key_of({**row, **against})), {})
-        theirs = [one.get("reported") for one in (row, other)]
-        shown = f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
-        shown += " *" if row.get("sees_gold") or other.get("sees_gold") else ""
-        lines.append({
-            **{key.replace("_", " "): _label(row, key) for key in index},
-            "against": _keys_named(against) if against else "",
-            f"difference{unit}": shown,
-            "over conversations": _span(row.get("difference_scope_low"), row.get("difference_scope_high")),
-            "p": "" if row.get("p_holm") is None else _p(row["p_holm"]),
-            "in the paper": "" if None in theirs else f"{theirs[0] - theirs[1]:+.1f}",
-            "verdict": row["verdict"],
-        })  # fmt: skip
+        baseline = row.get("compared_with")
+        other = next((one for one in record["rows"] if baseline and key_of(one) == key_of({**row, **baseline})), {})
+        printed = [one.get("reported") for one in (row, other)]
+        star = " *" if row.get("sees_gold") or other.get("sees_gold") else ""
+        lines.append(
+            {key.replace("_", " "): _label(row, key) for key in index}
+            | {
+                "compared with": _keys_named(baseline) if baseline else "",
+                f"difference{unit}": _difference(row) + star,
+                "over conversations": _span(row.get("difference_scope_low"), row.get("difference_scope_high")),
+                "p": _p_value(row.get("p_holm")),
+                "in the paper": "" if None in printed else f"{printed[0] - printed[1]:+.1f}",
+                "verdict": row["verdict"],
+            }
+        )
     return pd.DataFrame(lines).set_index([key.replace("_", " ") for key in index])
 
 
 def stated(id, **keys):
-    """What the paper states in its text, with the place, for people to read.
+    """Table of what the paper states in its text, with the place.
 
     Parameters
     ----------
@@ -104,20 +101,24 @@ def stated(id, **keys):
     pandas.DataFrame
     """
     lines = {}
+    heads = {"data": "dataset", "system": "variant", "compared with": "compared_with", "metric": "metric"}
     for one in paper.reported(id, **keys):
-        heads = {"data": "dataset", "system": "variant", "against": "compared_with", "what": "metric"}
         line = {head: paper.label(one[key]) if one.get(key) else "" for head, key in heads.items()}
         line["the paper states"] = f"{one['printed']} {one['unit']}".strip()
         lines.setdefault(tuple(line.values()), {**line, "where": one["place"]})
     return pd.DataFrame(lines.values()).set_index("data")
 
 
+def _difference(row):
+    return f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
+
+
 def _span(low, high):
     return "" if low is None else f"[{low:+.1f}, {high:+.1f}]"
 
 
-def _p(value):
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+def _p_value(value):
+    return "" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _label(row, key):
@@ -147,40 +148,36 @@ def _number(value, metric):
 
 
 def caption(record, signs=True, **where):
-    """What must stand under a table of these rows: setting, questions, seeds, what was left out or not run.
+    """Caption of a table of these rows: setting, questions, seeds, and what was left out or not run.
 
-    Without `signs` it leaves out what ±, [ ], * and the verdicts of `table` mean: for a table of plain numbers.
+    Without `signs`, for a table of plain numbers, it does not explain ±, [ ], * and the verdicts of `table`.
     """
-    rows = _rows(record, where)
+    rows = _select(record, where)
     run = [row for row in rows if row["measured"] is not None]
-    against = _distinct(row["compared_with"] for row in run if row["verdict"] in ("same direction", "other direction"))
+    directed = [row for row in run if row["verdict"] in ("same direction", "other direction")]
+    baselines = [_keys_named(keys) for keys in _unique(row["compared_with"] for row in directed)]
     counts = [
-        _counted(run, ("n_queries", "n_queries_most"), "question{s}"),
-        _counted(run, ("seeds",), "seed{s}"),
-        _counted(run, ("excluded",), "question{s} without gold left out of a seed"),
-        _counted(run, ("unparsed",), "of the replies of a line could not be read and are not scored"),
-        _counted([row for row in run if row.get("refused")], ("refused",), "were refused"),
+        _count(run, ("n_queries", "n_queries_most"), "question{s}"),
+        _count(run, ("seeds",), "seed{s}"),
+        _count(run, ("excluded",), "question{s} without gold left out of a seed"),
+        _count(run, ("unparsed",), "of the replies of a line could not be read and are not scored"),
+        _count([row for row in run if row.get("refused")], ("refused",), "were refused"),
     ]
     spread = ["± standard deviation over seeds"] * any(row["std"] is not None for row in run)
     spread += ["[ ] 95 % interval over questions"] * any(row["low"] is not None for row in run)
     meaning = [
         ", ".join(spread),
-        "Direction against " + _joined(_keys_named(keys) for keys in against) if against else "",
+        f"Direction compared with {_joined(baselines)}" if baselines else "",
         f"* {SEES_GOLD}" if any(row.get("sees_gold") for row in run) else "",
     ]
-    parts = [
-        _measured_on(run),
-        setting(rows),
-        ", ".join(filter(None, counts)),
-        *(meaning if signs else []),
-        *(f"– {reason}" for reason in _distinct(row["reason"] for row in rows if row["measured"] is None)),
-    ]
+    missing = [f"– {reason}" for reason in _unique(row["reason"] for row in rows if row["measured"] is None)]
+    parts = [_measured_on(run), _setting(rows), ", ".join(filter(None, counts)), *(meaning if signs else []), *missing]
     return ". ".join(part.rstrip(".") for part in parts if part) + "."
 
 
-def setting(rows):
-    """What stands in for the paper's dataset, encoder and model: "LoCoMo stands in for LongMemEval, MiniLM for ..."."""
-    pairs = _distinct(
+def _setting(rows):
+    """Name what stands in for the paper's dataset, encoder and model: "LoCoMo stands in for LongMemEval, ..."."""
+    pairs = _unique(
         (row[key], row[f"reported_{key}"])
         for key in SETTING
         for row in rows
@@ -191,14 +188,13 @@ def setting(rows):
 
 
 def _measured_on(rows):
-    """The data, encoders, splits and language models of measured rows: "LoCoMo, MiniLM, random split"."""
-    found = {key: _distinct(row.get(key) for row in rows) for key in ("dataset", "encoder", "split", "llm", "judge")}
+    found = {key: _unique(row.get(key) for row in rows) for key in ("dataset", "encoder", "split", "llm", "judge")}
     words = {"split": "{} split", "llm": "language model {}", "judge": "judge {}"}
     named = {key: " and ".join(map(paper.label, values)) for key, values in found.items() if values}
     return ", ".join(words.get(key, "{}").format(name) for key, name in named.items())
 
 
-def _counted(rows, keys, what):
+def _count(rows, keys, what):
     found = sorted({row[key] for row in rows for key in keys if row.get(key) is not None})
     if not found:
         return ""
@@ -219,7 +215,7 @@ def _joined(words):
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _distinct(values):
+def _unique(values):
     seen = []
     for value in values:
         if value is not None and value not in seen:
@@ -227,119 +223,93 @@ def _distinct(values):
     return seen
 
 
+def show(record, index=("variant",), columns=("metric",), **where):
+    """`table` with its caption, as the output of a notebook cell."""
+    shown = _without_empty_paper(table(record, index, columns, **where), record, where)
+    return HTML(html(shown, caption(record, **where)))
+
+
 def show_differences(record, index=("variant",), **where):
-    """The differences with their caption, for the output of a notebook cell; arguments as `differences`."""
-    if all(row.get("difference") is None for row in _rows(record, where)):  # nothing was run: the caption says why
+    """`differences` with their caption, as the output of a notebook cell."""
+    rows = _select(record, where)
+    if all(row.get("difference") is None for row in rows):  # nothing was run: the caption says why
         return HTML(html(None, caption(record, **where)))
-    shown = _ours_alone(differences(record, index, **where), record, where)
-    return HTML(html(shown, caption(record, **where) + _tests(record, where)))
+    shown, told = _without_empty_paper(differences(record, index, **where), record, where), ""
+    tested = _unique(family(row) for row in rows if row.get("p_holm") is not None)
+    if tested:
+        counts = {sum(family(row) == one and row.get("p") is not None for row in record["rows"]) for one in tested}
+        several = f", corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together"
+        told = (
+            " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test "
+            f"over questions{several if counts != {1} else ''}."
+        )
+    return HTML(html(shown, caption(record, **where) + told))
 
 
-def _ours_alone(frame, record, where):
-    """The table without the columns that hold the paper's side, where the paper has none."""
-    if any(row.get("printed") for row in _rows(record, where)):
+def _without_empty_paper(frame, record, where):
+    """The table without the columns for the paper's numbers, where the paper has none."""
+    if any(row.get("printed") for row in _select(record, where)):
         return frame
-    heads = [head[-1] if isinstance(head, tuple) else head for head in frame.columns]
-    return frame.loc[:, [head not in ("paper", "in the paper", "verdict") for head in heads]]
-
-
-def _tests(record, where):
-    """What the columns of a table of differences mean."""
-    shown = _distinct(family(row) for row in _rows(record, where) if row.get("p_holm") is not None)
-    if not shown:
-        return ""
-    counts = {sum(family(row) == one and row.get("p") is not None for row in record["rows"]) for one in shown}
-    several = f", corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together"
-    return (
-        " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test over "
-        f"questions{several if counts != {1} else ''}."
-    )
+    heads = frame.columns.get_level_values(-1)
+    return frame.loc[:, ~heads.isin(["paper", "in the paper", "verdict"])]
 
 
 def html(frame, caption=""):
-    """A table, if there is one, and its caption as HTML that is the same at every run."""
-    body = "" if frame is None else frame.to_html(border=0, classes="earlib", index_names=False) + "\n"
-    return body.rstrip("\n") if not caption else f'{body}<p class="caption">{escape.escape(caption)}</p>'
-
-
-def show(record, index=("variant",), columns=("metric",), **where):
-    """The table with its caption, for the output of a notebook cell; arguments as `table`."""
-    shown = _ours_alone(table(record, index, columns, **where), record, where)
-    return HTML(html(shown, caption(record, **where)))
+    """A table, or None, and its caption as HTML."""
+    body = "" if frame is None else frame.to_html(border=0, classes="earlib", index_names=False)
+    told = f'<p class="caption">{escape.escape(caption)}</p>' if caption else ""
+    return "\n".join(filter(None, (body, told)))
 
 
 # -- README ------------------------------------------------------------------------------------------------------------
 
 
 def readme_tables(folder, larger=None):
-    """The README's tables, in Markdown, from the records in a folder: headline rows, and all verdicts by notebook.
+    """The README's tables in Markdown, from the records in a folder: headline rows, and all verdicts by notebook.
 
-    What goes beyond the paper stands apart, below its own heading; with it the headline rows of the same notebooks in
-    another folder, `larger`, if there are any.
+    What goes beyond the paper follows below a heading of its own, with the headline rows of the folder `larger`.
     """
     own, others = _records(folder)
     if not own + others:
         return "No results are recorded yet: run `make reproduce`."
-    told = [_headlines(own), _verdicts(own, folder.name)]
+    parts = [
+        _headlines(own, "| | data, encoder | measured | paper | verdict |", _headline),
+        _verdicts(own, folder.name),
+    ]
     if others:
-        gains = _gains(others + (_records(larger)[1] if larger else []))
-        told += ["### Beyond the paper", gains, _verdicts(others, folder.name)]
-    return "\n\n".join(part for part in told if part)
+        all_others = others + (_records(larger)[1] if larger else [])
+        gains = _headlines(all_others, "| | data, encoder, split | measured | difference |", _gain)
+        parts += ["### Beyond the paper", gains, _verdicts(others, folder.name)]
+    return "\n\n".join(filter(None, parts))
 
 
 def _records(folder):
-    """The records in a folder: of the paper's tables and figures, and of what goes beyond it."""
+    """The records in a folder: those of the paper's tables and figures, and those of what goes beyond it."""
     from earlib.harness.profiles import beyond, own_names  # here because it brings papermill, which no notebook needs
 
     planned = own_names(folder.name)
     stems = (path.stem for path in folder.glob("*.json"))
-    ids = sorted((stem for stem in stems if "--" not in stem or stem in planned), key=_table_first)
+    ids = (stem for stem in stems if "--" not in stem or stem in planned)
+    ids = sorted(ids, key=lambda id: (not id.startswith("tab"), not id.startswith("fig"), id))
     records = [load(id, folder.name, folder.parent) for id in ids]
     return [[one for one in records if beyond(one["id"]) is side] for side in (False, True)]
 
 
 def _verdicts(records, profile):
-    """How many rows of each record got which verdict, in Markdown."""
     lines = ["| notebook | | verdicts |", "|---|---|---|"] if records else []
     for one in records:
-        counts = Counter(row["verdict"] for row in one["rows"])
-        told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        counts = sorted(Counter(row["verdict"] for row in one["rows"]).items())
+        told = ", ".join(f"{count} {verdict}" for verdict, count in counts)
         lines.append(f"| [{one['id']}](results/{profile}/{one['id']}.ipynb) | {one['title']} | {told} |")
     return "\n".join(lines)
 
 
-def _shown(records, head, line):
-    """The headline rows of some records, a line each, and what the star means, in Markdown."""
+def _headlines(records, head, line):
     shown = [row for one in records for row in one["rows"] if row.get("headline")]
     if not shown:
         return ""
     marked = f"\n\n\\* {SEES_GOLD}" if any(row.get("sees_gold") for row in shown) else ""
     return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *map(line, shown)]) + marked
-
-
-def _headlines(records):
-    return _shown(records, "| | data, encoder | measured | paper | verdict |", _headline)
-
-
-def _gains(records):
-    """Headline rows of what the paper has not, each with its paired difference to what it is compared with."""
-    return _shown(records, "| | data, encoder, split | measured | difference |", _gain)
-
-
-def _gain(row):
-    keys = (key for key, value in further(row).items() if value is not None and key not in ("split", "part", "over"))
-    told = [_label(row, key) for key in keys]
-    what = _label(row, "variant") + (f" ({', '.join(told)})" if told else "")
-    where = _place(row["dataset"], row["encoder"], row.get("split"))  # none where nothing is split
-    gap = "–"
-    if row.get("difference") is not None:
-        gap = f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
-        gap += f" over {_keys_named(row['compared_with'])}" if row.get("compared_with") else ""
-    return f"| {what} | {where} | {_starred(row)} | {gap} |"
-
-
-def _starred(row):
-    return _measured(row).replace(" *", r" \*")
 
 
 def _headline(row):
@@ -349,15 +319,25 @@ def _headline(row):
     return f"| {what} | {_place(row['dataset'], row['encoder'])} | {_starred(row)} | {reported} | {row['verdict']} |"
 
 
+def _gain(row):
+    keys = (key for key, value in further(row).items() if value is not None and key not in ("split", "part", "over"))
+    told = ", ".join(_label(row, key) for key in keys)
+    what = _label(row, "variant") + (f" ({told})" if told else "")
+    gap = "–" if row.get("difference") is None else _difference(row)
+    if gap != "–" and row.get("compared_with"):
+        gap += f" over {_keys_named(row['compared_with'])}"
+    return f"| {what} | {_place(row['dataset'], row['encoder'], row.get('split'))} | {_starred(row)} | {gap} |"
+
+
+def _starred(row):
+    return _measured(row).replace(" *", r" \*")
+
+
 def _place(*names):
     return ", ".join(paper.label(name) for name in names if name is not None)
 
 
-def _table_first(id):
-    return not id.startswith("tab"), not id.startswith("fig"), id
-
-
-def filled(text, tables):
+def _filled(text, tables):
     """The README's text with these tables between its two marks."""
     pattern = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.DOTALL)
     if len(pattern.findall(text)) != 1:
@@ -366,7 +346,7 @@ def filled(text, tables):
 
 
 def main(arguments=None):
-    """`python -m earlib.harness.tables readme [--check]`: fill the README's tables, or say whether they are stale."""
+    """`python -m earlib.harness.tables readme [--check]`: fill the README's tables, or report that they are stale."""
     parser = argparse.ArgumentParser(prog="python -m earlib.harness.tables", description=main.__doc__)
     parser.add_argument("what", choices=["readme"])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the README is stale")
@@ -374,13 +354,15 @@ def main(arguments=None):
     path = paths.ROOT / "README.md"
     try:
         text = path.read_text(encoding="utf-8")
-        fresh = filled(text, readme_tables(paths.reference() / "laptop", paths.reference() / "laptop-large"))
+        fresh = _filled(text, readme_tables(paths.reference() / "laptop", paths.reference() / "laptop-large"))
         if not options.check:
             paths.write_atomically(path, fresh)
     except (OSError, ValueError) as error:
         sys.exit(str(error))
     if options.check and fresh != text:
-        sys.exit("README.md is stale: its tables are not those of the results; run `python -m earlib.harness.tables readme`")
+        sys.exit(
+            "README.md is stale: its tables are not those of the results; run `python -m earlib.harness.tables readme`"
+        )
 
 
 if __name__ == "__main__":
