@@ -20,7 +20,7 @@ def test_default_size():
     assert counted["queries"] == counted["with_gold"] + 6  # one question a conversation has no answer in it
     assert 6 * 45 <= counted["turns"] <= 6 * 80
     assert set(counted["categories"]) == {"single-hop", "multi-hop", "temporal", "open-domain", "adversarial"}
-    assert counted["categories"]["adversarial"] == 6 * toy.ALONE
+    assert counted["categories"]["adversarial"] == 6 * toy.TELLERS.count((0,))
 
 
 @settings(max_examples=10, deadline=None)

@@ -18,6 +18,11 @@ class Fields:
         told = f"expected {expected}, found {found}; compare with the publisher's file"
         return ValueError(f"{self.path}: {place}: {told}")
 
+    def require(self, condition, place, expected, value):
+        """Raise the error unless the condition holds."""
+        if not condition:
+            raise self.error(place, expected, repr(value))
+
     def check(self, value, kind, place):
         """Return a value of the given type; true and false are not numbers."""
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):

@@ -57,8 +57,7 @@ class _Reader(Fields):
 
     def add(self, place, *fields):
         memory = Memory(*fields)
-        if memory.id in self.memories:
-            raise self.error(place, "an id that occurs once", repr(memory.id))
+        self.require(memory.id not in self.memories, place, "an id that occurs once", memory.id)
         self.memories[memory.id] = memory
 
     def sample(self, sample, place):
@@ -84,8 +83,8 @@ class _Reader(Fields):
         (turns,) = self.take(conversation, place, **{f"session_{number}": list})
         for turn, at in self.entries(turns, dict, f"{place}.session_{number}"):
             name, speaker, text = self.take(turn, at, dia_id=str, speaker=str, text=str)
-            if not re.fullmatch(rf"D{number}:[1-9][0-9]*", name):
-                raise self.error(f"{at}.dia_id", f"D{number}: and the number of the turn", repr(name))
+            numbered = re.fullmatch(rf"D{number}:[1-9][0-9]*", name)
+            self.require(numbered, f"{at}.dia_id", f"D{number}: and the number of the turn", name)
             caption = turn.get("blip_caption")
             if caption is not None:
                 self.check(caption, str, f"{at}.blip_caption")
@@ -131,8 +130,7 @@ class _Reader(Fields):
         first = {}  # number of the first question with a text
         for number, (question, place) in enumerate(self.entries(questions, dict, f"{scope} qa")):
             text, category, entries = self.take(question, place, question=str, category=int, evidence=list)
-            if category not in CATEGORIES:
-                raise self.error(f"{place}.category", "a number from 1 to 5", category)
+            self.require(category in CATEGORIES, f"{place}.category", "a number from 1 to 5", category)
             if not entries:
                 self.note(f"{place}.evidence", "no evidence", "[]", "the question, without gold")
             gold = self.turns(scope, entries, f"{place}.evidence", "evidence")

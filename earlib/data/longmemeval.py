@@ -72,15 +72,13 @@ class _Reader(Fields):
 
     def question(self, question, place):
         (scope,) = self.take(question, place, question_id=str)
-        if not re.fullmatch(r"[^\s/]+", scope):
-            raise self.error(f"{place}.question_id", "an id without spaces and slashes", repr(scope))
-        if scope in self.scopes:
-            raise self.error(f"{place}.question_id", "an id that occurs once", repr(scope))
+        at = f"{place}.question_id"
+        self.require(re.fullmatch(r"[^\s/]+", scope), at, "an id without spaces and slashes", scope)
+        self.require(scope not in self.scopes, at, "an id that occurs once", scope)
         self.scopes.add(scope)
         place = f"{place} {scope}"
         (category,) = self.take(question, place, question_type=str)
-        if category not in CATEGORIES:
-            raise self.error(f"{place}.question_type", f"one of {', '.join(CATEGORIES)}", repr(category))
+        self.require(category in CATEGORIES, f"{place}.question_type", f"one of {', '.join(CATEGORIES)}", category)
         text, asked = self.take(question, place, question=str, question_date=str)
         answer = self.answer(question, place)
         gold = self.haystack(scope, question, place)
@@ -101,10 +99,8 @@ class _Reader(Fields):
         if len({len(entries) for entries in lists}) > 1:
             lengths = "{}, {} and {} entries".format(*map(len, lists))
             raise self.error(f"{place}.{LISTS[0]}", f"as many entries as in {' and '.join(LISTS[1:])}", lengths)
-        checked = (
-            self.entries(entries, kind, f"{place}.{key}")
-            for key, kind, entries in zip(LISTS, (str, str, list), lists, strict=True)
-        )
+        fields = zip(lists, (str, str, list), LISTS, strict=True)
+        checked = (self.entries(entries, kind, f"{place}.{key}") for entries, kind, key in fields)
         held, gold = {}, []
         for (name, _), (date, _), (turns, at) in zip(*checked, strict=True):
             said = self.turns(turns, at)
@@ -113,9 +109,8 @@ class _Reader(Fields):
                 continue
             held.setdefault(name, []).append(said)
             if len(held[name]) > 1:
-                other = f"{name}#{len(held[name])}"
-                self.note(at, "session of the same name with other turns", name, f"both, this one as {other}")
-                name = other
+                first, name = name, f"{name}#{len(held[name])}"
+                self.note(at, "session of the same name with other turns", first, f"both, this one as {name}")
             name, date = (self.texts.setdefault(text, text) for text in (name, date))
             for number, (role, content, marked) in enumerate(said, start=1):
                 turn, text = f"{scope}/{name}:{number}", turn_text(role, content, None, date if self.dates else None)
@@ -130,8 +125,7 @@ class _Reader(Fields):
         said = []
         for turn, at in self.entries(turns, dict, place):
             role, content = self.take(turn, at, role=str, content=str)
-            if role not in ROLES:
-                raise self.error(f"{at}.role", " or ".join(ROLES), repr(role))
+            self.require(role in ROLES, f"{at}.role", " or ".join(ROLES), role)
             if not content.strip():
                 self.note(f"{at}.content", "empty turn", repr(content), "the role")
             marked = turn.get("has_answer")

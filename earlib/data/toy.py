@@ -17,7 +17,8 @@ from earlib.data.benchmarks import ADVERSARIAL, Benchmark, Memory, Query, turn_t
 
 SESSIONS = 5  # per conversation
 DISTRACTION = 2  # words per session that occur without an answer
-TWICE, BOTH, ALONE = 5, 6, 3  # topics of a conversation: told repeatedly by one friend, by each, by one only
+# For each topic of a conversation, which friend tells it in turn: one repeatedly, both, or one only.
+TELLERS = 2 * [(0, 0, 0)] + 3 * [(0, 0)] + 6 * [(0, 1)] + 3 * [(0,)]
 WORDING = yaml.safe_load(resources.files("earlib.data").joinpath("toy.yaml").read_text(encoding="utf-8"))
 
 
@@ -61,14 +62,11 @@ def _printed(day):
 
 
 def _facts(generator):
-    """Facts of a conversation: first the topics told two or three times, then those told by both, then by one."""
+    """Facts of a conversation, topic by topic."""
     facts = []
-    for place, topic in enumerate(_pick(generator, WORDING["topics"], TWICE + BOTH + ALONE)):
+    for topic, others in zip(_pick(generator, WORDING["topics"], len(TELLERS)), TELLERS, strict=True):
         first = int(generator.integers(2))
-        if place < TWICE:
-            tellers = [first] * (3 if place < 2 else 2)
-        else:
-            tellers = [first, 1 - first] if place < TWICE + BOTH else [first]
+        tellers = [first ^ other for other in others]
         details = _pick(generator, topic["details"], len(tellers))
         sessions = sorted(_pick(generator, range(SESSIONS), len(tellers)))
         facts += [_Fact(topic, *told) for told in zip(tellers, details, sessions, strict=True)]
@@ -142,8 +140,8 @@ def _queries(scope, generator, friends, facts):
     for fact in facts:
         topics.setdefault(fact.topic["word"], []).append(fact)
     asked = []  # (category, friend, word, answer, gold facts)
-    for place, (word, told) in enumerate(topics.items()):
-        if place < TWICE:
+    for word, told in topics.items():
+        if len({fact.teller for fact in told}) < len(told):
             asked.append(("multi-hop", told[0].teller, word, ", ".join(fact.detail for fact in told), told))
             continue
         for fact in told:
