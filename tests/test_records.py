@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earlib import paper, paths, records
+from earlib.records import verdicts
 
 ELSEWHERE = {"id": "tab03", "dataset": "longmemeval", "encoder": "contriever"}
 PROVENANCE = {"dataset": "d1", "encoder": "e1", "packages": {"earlib": "0.1.0"}, "commit": None}
@@ -58,35 +59,35 @@ def test_the_papers_number_is_looked_up():
 
 
 def test_closeness_by_example():
-    assert records.closeness(50.0, 46.0, 55.0, 55.0, "55.00") == "agrees"
-    assert records.closeness(50.0, 46.0, 55.0, 55.06, "55.06") == "nearly"
-    assert records.closeness(50.0, 46.0, 55.0, 57.0, "57.00") == "nearly"  # 7 is within sqrt(2) times 5
-    assert records.closeness(50.0, 46.0, 55.0, 57.1, "57.10") == "differs"
-    assert records.closeness(50.0, 46.0, 55.0, 43.0, "43.00") == "differs"  # downwards the half is 4
-    assert records.closeness(1540, None, None, 1540.0, "1,540") == "agrees"
-    assert records.closeness(1541, None, None, 1540.0, "1,540") == "differs"
-    assert records.closeness(72.84, None, None, 72.8, "72.8") == "agrees"
-    assert records.closeness(72.84, None, None, 72.8, "72.80") == "differs"
+    assert verdicts.closeness(50.0, 46.0, 55.0, 55.0, "55.00") == "agrees"
+    assert verdicts.closeness(50.0, 46.0, 55.0, 55.06, "55.06") == "nearly"
+    assert verdicts.closeness(50.0, 46.0, 55.0, 57.0, "57.00") == "nearly"  # 7 is within sqrt(2) times 5
+    assert verdicts.closeness(50.0, 46.0, 55.0, 57.1, "57.10") == "differs"
+    assert verdicts.closeness(50.0, 46.0, 55.0, 43.0, "43.00") == "differs"  # downwards the half is 4
+    assert verdicts.closeness(1540, None, None, 1540.0, "1,540") == "agrees"
+    assert verdicts.closeness(1541, None, None, 1540.0, "1,540") == "differs"
+    assert verdicts.closeness(72.84, None, None, 72.8, "72.8") == "agrees"
+    assert verdicts.closeness(72.84, None, None, 72.8, "72.80") == "differs"
 
 
 @given(percent, percent, st.floats(0, 20), st.floats(0, 20))
 def test_closeness_is_ordered_by_distance(measured, reported, below, above):
     order = ["agrees", "nearly", "differs"]
     low, high = measured - below, measured + above
-    verdict = records.closeness(measured, low, high, reported, "0.00")
-    nearer = records.closeness(measured, low, high, (measured + reported) / 2, "0.00")
+    verdict = verdicts.closeness(measured, low, high, reported, "0.00")
+    nearer = verdicts.closeness(measured, low, high, (measured + reported) / 2, "0.00")
     assert order.index(nearer) <= order.index(verdict)
     outside = max(low - reported, reported - high)  # half of the last printed digit, 0.005, is allowed
     assert verdict == "agrees" if outside < 0.004 else outside < 0.006 or verdict != "agrees"
-    assert records.closeness(measured, low, high, measured, "0.00") == "agrees"
+    assert verdicts.closeness(measured, low, high, measured, "0.00") == "agrees"
 
 
 @given(st.floats(-50, 50), st.floats(0, 30), st.floats(-50, 50))
 def test_direction_is_symmetric(middle, half, reported):
-    verdict = records.direction(middle - half, middle + half, reported)
-    assert records.direction(-middle - half, half - middle, -reported) == verdict
+    verdict = verdicts.direction(middle - half, middle + half, reported)
+    assert verdicts.direction(-middle - half, half - middle, -reported) == verdict
     flipped = {"same direction": "other direction", "other direction": "same direction"}.get(verdict, verdict)
-    assert records.direction(middle - half, middle + half, -reported) == flipped
+    assert verdicts.direction(middle - half, middle + half, -reported) == flipped
     assert (verdict == "undecided") == (abs(middle) <= half or reported == 0)
 
 

@@ -1,53 +1,14 @@
-"""The record of a notebook: its rows, their verdicts, where they come from, and the committed one beside it."""
+"""Records: the values a notebook measured, their verdicts and provenance, and the comparison with committed records.
 
-from earlib.records.record import (
-    ALWAYS,
-    FORM,
-    KEYS,
-    PACKAGES,
-    SEES_GOLD,
-    SETTING,
-    VALUES,
-    Record,
-    Row,
-    check,
-    closeness,
-    direction,
-    family,
-    further,
-    key_of,
-    load,
-    missing,
-    named,
-    own_setting,
-    provenance,
-    record,
-    row,
-    save,
-)
+A record is tidy: each row is one value, named by its keys (dataset, encoder, variant, metric and further ones such as
+rounds or category). Tables, figures, the README and the claims are drawn from records alone.
+"""
 
-__all__ = [
-    "ALWAYS",
-    "FORM",
-    "KEYS",
-    "PACKAGES",
-    "SEES_GOLD",
-    "SETTING",
-    "VALUES",
-    "Record",
-    "Row",
-    "check",
-    "closeness",
-    "direction",
-    "family",
-    "further",
-    "key_of",
-    "load",
-    "missing",
-    "named",
-    "own_setting",
-    "provenance",
-    "record",
-    "row",
-    "save",
-]
+from earlib.records.comparison import check
+from earlib.records.files import load, record, save
+from earlib.records.origin import provenance
+from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, key_of, named, not_run, row
+from earlib.records.verdicts import family, own_setting
+
+__all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "check", "family", "further", "key_of", "load", "named"]
+__all__ += ["not_run", "own_setting", "provenance", "record", "row", "save"]

@@ -1,0 +1,80 @@
+"""Comparison of a record with the committed one of the same name."""
+
+import math
+
+from earlib import paper, paths
+from earlib.records.files import load, validated
+from earlib.records.rows import key_of, named
+from earlib.records.verdicts import judge
+
+
+def check(record, tolerance):
+    """Print how the measured values compare with those of the committed record of the same name and parameters.
+
+    The text depends on neither machine nor time, so that nbval can compare it. Call it before `save`, which may
+    overwrite the reference. Rows marked `varies` are left out.
+
+    Parameters
+    ----------
+    record : dict
+    tolerance : float
+        Largest difference that counts as none, in the unit of the values.
+    """
+    print("\n".join(_compared(record, tolerance)))
+
+
+def _compared(record, tolerance):
+    try:
+        reference = load(record["id"], record["profile"], paths.reference())
+    except FileNotFoundError:
+        return ["no reference for these parameters"]
+    versions = [one["provenance"].get("packages", {}).get("earlib") for one in (reference, record)]
+    for kind, there, here in (("profile", reference["profile"], record["profile"]), ("version", *versions)):
+        if there != here:
+            return [
+                f"the reference is of {kind} {there}, this record of {here}: not compared; regenerate the reference"
+            ]
+    if reference["parameters"] != record["parameters"]:
+        return ["no reference for these parameters"]
+    if changed := _not_following(reference):
+        return [f"the reference does not follow from its own numbers: {changed}; regenerate it"]
+    now, then = ({key_of(row): row for row in one["rows"] if not row.get("varies")} for one in (record, reference))
+    pairs = [(now.get(key), then.get(key)) for key in dict.fromkeys((*now, *then))]
+    pairs = [pair for pair in pairs if any(row is not None and row["measured"] is not None for row in pair)]
+    off = [text for pair in pairs if (text := _off(*pair, tolerance))]
+    points = " points" if {paper.unit(row["metric"]) for row in now.values()} == {"%"} else ""
+    varying = sum(bool(row.get("varies")) for row in record["rows"])
+    left_out = f"; {varying} that var{'y' if varying > 1 else 'ies'} between machines not compared" if varying else ""
+    told = f"reference: {len(pairs) - len(off)} of {len(pairs)} values within {tolerance:g}{points}{left_out}"
+    return [told, *off]
+
+
+def _not_following(reference):
+    """The first row whose verdict or corrected p does not follow from the record's numbers; "" if there is none."""
+    rows = validated(reference, reference["id"])
+    stored = [(row["verdict"], row["p_holm"]) for row in rows]
+    judge(rows, reference["id"])
+    for row, (verdict, p_holm) in zip(rows, stored, strict=True):
+        p = [math.inf if one is None else one for one in (row["p_holm"], p_holm)]
+        if row["verdict"] != verdict or not math.isclose(*p, rel_tol=1e-3):
+            return named(row)
+    return ""
+
+
+def _off(now, then, tolerance):
+    """How a row departs from the reference, None if it is within the tolerance.
+
+    A difference moves when either of its two sides does, so its tolerance is twice as large.
+    """
+    name = f"  {named(now or then)}: "
+    if now is None or then is None:
+        return name + ("in the reference only" if now is None else "not in the reference")
+    for field, far in (("measured", 1), ("difference", 2), ("difference_low", 2), ("difference_high", 2)):
+        here, there = now.get(field), then.get(field)
+        if (here is None) != (there is None) or (here is not None and abs(here - there) > far * tolerance + 1e-9):
+            shown = ["not run" if one is None else f"{one:.6g}" for one in (here, there)]
+            return name + ("" if field == "measured" else f"{field} ") + f"{shown[0]}, reference {shown[1]}"
+    for field in ("printed", "decided"):
+        if now.get(field) != then.get(field):
+            return name + f"{field} {now.get(field)}, reference {then.get(field)}"
+    return None

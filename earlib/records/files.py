@@ -1,0 +1,120 @@
+"""Records as files: made and judged, written a row a line, and validated when read."""
+
+import json
+
+import numpy as np
+from pydantic import ValidationError
+
+from earlib import paths
+from earlib.records.rows import KEYS, VALUES, Record, further, named
+from earlib.records.verdicts import judge
+
+ALWAYS = ("n_queries", "seeds", "measured", "std", "low", "high", "reported", "verdict", "reason")
+
+
+def record(id, title, profile, parameters, provenance, rows):
+    """A record with its verdicts, in the form in which it is saved.
+
+    Parameters
+    ----------
+    id : str
+        The notebook's name; "--" and a suffix for a run with other parameters than the profile's.
+    title, profile : str
+    parameters : dict
+        Those of the notebook.
+    provenance : dict
+        See `provenance`.
+    rows : list of dict
+        See `row`.
+
+    Returns
+    -------
+    dict
+        Floats are rounded to six significant digits.
+
+    Raises
+    ------
+    ValueError
+        Names the row and the field: a missing value without a reason, not a number, an interval with one end, two rows
+        with the same keys, a comparison whose row or interval is missing.
+    """
+    head = {"id": id, "title": title, "profile": profile, "parameters": parameters, "provenance": provenance}
+    raw = _plain({**head, "rows": rows})
+    full = validated(raw, f"record {id}")
+    judge(full, id)
+    return {**raw, "rows": [_shortened(one) for one in full]}
+
+
+def validated(raw, where):
+    """All fields of the rows of a raw record, or a ValueError that names the place, the field and what was expected."""
+    try:
+        return [one.model_dump() for one in Record.model_validate(raw).rows]
+    except ValidationError as error:
+        first = error.errors()[0]
+        loc = first["loc"]
+        field = ".".join(map(str, loc)) or "the whole"
+        if loc[:1] == ("rows",) and len(loc) > 1 and isinstance(raw["rows"][loc[1]], dict):
+            field += f" ({named(raw['rows'][loc[1]])})"
+        raise ValueError(f"{where}: {field}: {first['msg']}, found {str(first['input'])[:80]}") from None
+
+
+def _shortened(row):
+    """The row in its fixed order of keys, without optional fields that are not set."""
+    own = further(row)
+    shown = (*KEYS, *own, *ALWAYS)
+    order = (*KEYS, *own, *VALUES)
+    return {key: row[key] for key in order if key in shown or (row[key] is not None and row[key] is not False)}
+
+
+def _plain(value):
+    """The value in JSON's types, floats at six significant digits."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def save(record):
+    """Write a record as `<results>/<profile>/<id>.json`, atomically; a row a line, for readable diffs."""
+    head = {key: value for key, value in record.items() if key != "rows"}
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in record["rows"]]
+    top = json.dumps(head, ensure_ascii=False, allow_nan=False, indent=1)[:-2]
+    text = top + ',\n "rows": [' + ",".join(f"\n  {line}" for line in lines) + "\n ]\n}\n"
+    paths.write_atomically(paths.results() / record["profile"] / f"{record['id']}.json", text)
+
+
+def load(id, profile, folder=None):
+    """Read a record.
+
+    Parameters
+    ----------
+    id, profile : str
+    folder : Path, optional
+        Folder of the profiles' results; default `paths.results()`.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    ValueError
+        If it is not the record that its name says; the message names file and field.
+    """
+    path = (folder or paths.results()) / profile / f"{id}.json"
+    again = f"make it with `python -m earlib.run {id.partition('--')[0]} --profile {profile}`"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such record; {again}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}); {again}") from None
+    validated(raw, path)
+    if raw["id"] != id:
+        raise ValueError(f"{path}: id: expected {id}, found {raw['id']}; {again}")
+    return raw

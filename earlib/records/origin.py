@@ -1,0 +1,50 @@
+"""Provenance of a record: data, encoder, versions and the commit of the source."""
+
+import subprocess
+from importlib import metadata
+
+from earlib import __version__, devices, paths
+
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "sentence-transformers", "transformers")
+
+
+def provenance(dataset, encoder, **more):
+    """Fingerprints of the data and the encoder, package versions, and the commit of the source.
+
+    `commit` is the last commit that touched `earlib/` or `notebooks/`: a record can never name the commit that
+    contains it, and the newest commit would change with every commit of results. It reads "<hash> and local changes"
+    if the two folders were changed since, and is None without git. Nothing else of the machine or the time is kept.
+
+    Parameters
+    ----------
+    dataset, encoder : str or dict
+        Fingerprint, or fingerprints by name.
+    **more
+        Anything else that identifies the result, such as the hash of the core's source.
+
+    Returns
+    -------
+    dict
+    """
+    if devices.default() != "cpu":
+        more["device"] = devices.default()
+    versions = {"earlib": __version__} | {name: _version(name) for name in PACKAGES}
+    return {"dataset": dataset, "encoder": encoder, **more, "packages": versions, "commit": _commit()}
+
+
+def _version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit():
+    def git(*arguments):
+        command = ["git", "-C", str(paths.ROOT), *arguments, "--", "earlib", "notebooks"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+    try:
+        return git("log", "-1", "--format=%H") + (" and local changes" if git("status", "--porcelain") else "") or None
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,162 @@
+"""Rows of a record: their fields, the keys that name them, and the paper's number for each."""
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from earlib import paper
+
+SEES_GOLD = "the critic sees test gold (noisy)"
+FORM = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class Row(BaseModel, extra="allow", **FORM):
+    """One measured value, the paper's value, and the verdict; further keys are allowed."""
+
+    dataset: str
+    encoder: str | None = None
+    variant: str | None = None
+    metric: str
+    n_queries: int | None = Field(None, description="questions that the value is a mean over; the fewest of a seed")
+    n_queries_most: int | None = Field(None, description="the most of a seed")
+    excluded: int | None = Field(None, description="questions without any gold memory, left out; the most of a seed")
+    unparsed: int | None = Field(None, description="replies of a language model that could not be parsed; not scored")
+    refused: int | None = Field(None, description="those in which it declined to answer; not scored")
+    seeds: int | None = Field(None, description="number of seeds")
+    measured: float | None = None
+    std: float | None = Field(None, description="standard deviation over seeds")
+    low: float | None = Field(None, description="95 % interval over questions")
+    high: float | None = None
+    scope_low: float | None = Field(None, description="95 % interval over conversations")
+    scope_high: float | None = None
+    compared_with: dict | None = Field(None, description="keys of the row that this one is compared with")
+    difference: float | None = Field(None, description="this value minus that row's, paired by question")
+    difference_low: float | None = None
+    difference_high: float | None = None
+    difference_scope_low: float | None = Field(None, description="95 % interval of the difference over conversations")
+    difference_scope_high: float | None = None
+    p: float | None = Field(None, description="paired permutation test of the difference over questions", ge=0, le=1)
+    p_holm: float | None = Field(None, description="corrected for all tests of its `family`", ge=0, le=1)
+    reported: float | None = None
+    printed: str | None = Field(None, description="the reported number as the paper prints it")
+    reported_dataset: str | None = Field(None, description="the setting of the reported number")
+    reported_encoder: str | None = None
+    reported_llm: str | None = Field(None, description="the language model of the reported number")
+    headline: bool = Field(False, description="shown in the README")
+    sees_gold: bool = Field(False, description=SEES_GOLD)
+    varies: bool = Field(False, description="differs between machines (a time, a first passage); never compared")
+    verdict: str | None = None
+    decided: str | None = Field(None, description="the verdict of a row that has rules of its own (a claim)")
+    reported_verdict: str | None = Field(None, description="a claim's verdict on the paper's own numbers")
+    reported_reason: str | None = None
+    reason: str | None = Field(None, description="why there is no measured value; of a claim, why this verdict")
+
+    @model_validator(mode="after")
+    def _consistent(self):
+        if self.measured is None and not self.reason:
+            raise ValueError("a row without a measured value needs a reason (`reason`)")
+        if (self.reported is None) != (self.printed is None):
+            raise ValueError("`reported` and `printed` go together; leave both to `against`")
+        for kind in ("", "difference_", "scope_", "difference_scope_"):
+            low, high = getattr(self, f"{kind}low"), getattr(self, f"{kind}high")
+            if (low is None) != (high is None) or (low is not None and low > high):
+                raise ValueError(f"an interval needs both ends, the lower first, not {low} to {high}")
+        return self
+
+
+class Record(BaseModel, extra="forbid", **FORM):
+    """The results of one notebook with one set of parameters."""
+
+    id: str = Field(pattern=r"^[a-z0-9_]+(--[\w.,=+-]+)?$")
+    title: str
+    profile: str = Field(pattern=r"^[\w.-]+$")
+    parameters: dict
+    provenance: dict
+    rows: list[Row]
+
+
+SETTING = ("dataset", "encoder", "llm")
+KEYS = ("dataset", "encoder", "variant", "metric")
+VALUES = tuple(name for name in Row.model_fields if name not in KEYS)
+
+
+def row(dataset, encoder, variant, metric, *, against=None, compared_with=None, **values):
+    """One row of a record; `record` adds its verdict.
+
+    Parameters
+    ----------
+    dataset, encoder, variant, metric : str
+        What was measured; encoder and variant may be None where they do not apply.
+    against : dict, optional
+        The paper's row: the `id` of `earlib.paper.reported`, every key whose value differs there, and further keys
+        ({"id": "tab03", "dataset": "longmemeval", "encoder": "contriever"}). A number that the paper does not print
+        stays empty.
+    compared_with : str or dict, optional
+        The row that this one is compared with: its variant, or the keys in which it differs ({"rounds": 4}).
+    **values
+        Fields of `Row`, and further keys that distinguish rows (rounds=2, category="temporal", queries=40).
+
+    Returns
+    -------
+    dict
+    """
+    keys = {"dataset": dataset, "encoder": encoder, "variant": variant, "metric": metric}
+    if isinstance(compared_with, str):
+        compared_with = {"variant": compared_with}
+    return {**keys, **values, **_reported(keys, against or {}), "compared_with": compared_with}
+
+
+def not_run(id, rows, dataset, encoder):
+    """Rows for the numbers of a paper's table that were not measured, each with the reason.
+
+    Parameters
+    ----------
+    id : str
+        As in `earlib.paper.reported`.
+    rows : list of dict
+        The measured rows, as `row` returns them.
+    dataset, encoder : str
+        The setting that was run.
+
+    Returns
+    -------
+    list of dict
+    """
+    held = {(one.get("reported_dataset"), one.get("reported_encoder"), one["variant"], one["metric"]) for one in rows}
+    made = []
+    for one in paper.reported(id):
+        keys = [one.get(key) for key in KEYS]
+        if tuple(keys) not in held:
+            absent = one["dataset"] if one["dataset"] != dataset else one.get("encoder")
+            reason = f"{paper.label(absent)} is not run in this profile"
+            made.append(row(*keys, against={"id": id}, measured=None, reason=reason))
+    return made
+
+
+def _reported(keys, against):
+    asked = {key: value for key, value in {**keys, **against}.items() if value is not None}
+    printed = paper.printed(**asked) if against else None
+    if printed is None:
+        return {}
+    found = paper.reported(**asked)[0]
+    return {
+        "reported": found["value"],
+        "printed": printed,
+        "reported_dataset": found.get("dataset"),
+        "reported_encoder": found.get("encoder"),
+        "reported_llm": paper.LANGUAGE_MODEL if keys["metric"] in ("f1", "j") else None,
+    }
+
+
+def key_of(row):
+    """Keys of a row and their values, without what was measured; hashable."""
+    return tuple(sorted((key, str(value)) for key, value in row.items() if key not in VALUES and value is not None))
+
+
+def named(row):
+    """Name of a row in messages: "locomo/minilm/ear/recall@5/rounds=2"."""
+    names = [str(row[key]) for key in KEYS if row.get(key) is not None]
+    return "/".join(names + [f"{key}={value}" for key, value in further(row).items()])
+
+
+def further(row):
+    """Keys of a row beyond the fields of `Row`, with their values."""
+    return {key: value for key, value in row.items() if key not in Row.model_fields}
