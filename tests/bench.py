@@ -202,9 +202,9 @@ def language_model(questions=60):
     with tempfile.TemporaryDirectory() as empty:
         os.environ["EARLIB_CACHE"] = empty
         start = time.perf_counter()
-        said = answers.answer(panel, setting, slates)["retriever"]
+        said = answers.generate(panel, setting, slates)["retriever"]
         answered = time.perf_counter() - start
-        judged = timed(lambda: answers.judge(panel, answers.of_panel(panel, setting), said))
+        judged = timed(lambda: answers.verdicts(panel, answers.questions_of(panel, setting), said))
     told = f"{questions} answers {answered:.0f} s, {questions} verdicts {judged:.0f} s"
     print(f"{local.DEFAULT}: {told}   (360 s at most)")
 

@@ -65,7 +65,7 @@ def by(rows, metric, variant):
 
 
 def test_right_answers_are_right(server, reached):
-    rows = answers.rows(panel(), SETTING, reached, "retriever")
+    rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
     for metric in ("f1", "j"):
         row = by(rows, metric, "retriever")
         assert (row["measured"], row["n_queries"], row["unparsed"], row["refused"]) == (100, NUMBER, 0, 0)
@@ -86,7 +86,7 @@ def test_the_subset_is_the_first_of_seed_0_and_grows_from_its_end():
 
 
 def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server, reached):
-    answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     found = settings.candidates("toy", "minilm", 20)
     memories = settings.benchmark("toy").memories
     number = answers.subset(SETTING, 1)[0]
@@ -98,7 +98,7 @@ def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server
 
 def test_f1_is_that_of_the_answers_and_the_constant_answer_is_chosen_in_training(server, reached):
     server.rule = lambda body: honest(body) if judges(body) else says("Answer: the piano")
-    rows = answers.rows(panel(), SETTING, reached, "retriever")
+    rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
     expected = grading.f1(["the piano"] * NUMBER, [query.answer for query in QUESTIONS])
     assert by(rows, "f1", "retriever")["measured"] == pytest.approx(100 * expected.mean())
     learned = settings.split([query.scope for query in ASKED], SETTING, 0)[0]
@@ -118,7 +118,7 @@ def test_what_cannot_be_read_and_what_is_refused_is_counted_and_never_scored(ser
         return honest(body)
 
     server.rule = rule
-    rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     row = by(rows, "j", "retriever")
     assert (row["measured"], row["n_queries"], row["unparsed"], row["refused"]) == (100, NUMBER - 2, 1, 1)
     assert by(rows, "f1", "retriever")["n_queries"] == NUMBER
@@ -126,7 +126,7 @@ def test_what_cannot_be_read_and_what_is_refused_is_counted_and_never_scored(ser
 
 def test_an_answer_that_cannot_be_read_is_not_judged(server, reached):
     server.rule = lambda body: honest(body) if judges(body) else Reaction(completion(None, refusal="No."))
-    rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     for metric in ("f1", "j"):
         row = by(rows, metric, "retriever")
         assert row["measured"] is None and row["reason"] == f"none of {NUMBER} replies could be read"
@@ -136,7 +136,7 @@ def test_an_answer_that_cannot_be_read_is_not_judged(server, reached):
 
 def test_each_type_of_question_gets_rows_of_its_own(server, reached):
     kinds = sorted({query.category for query in QUESTIONS})
-    rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever", categories=kinds)
+    rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever", categories=kinds)
     judged = [row for row in rows if (row["metric"], row["variant"]) == ("j", "retriever")]
     counts = {row["category"]: row["n_queries"] for row in judged}
     assert counts == {"all types": NUMBER, **{k: sum(query.category == k for query in QUESTIONS) for k in kinds}}
@@ -148,7 +148,7 @@ def test_without_a_model_each_number_is_a_dash_with_the_reason(name, reached, tm
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
     models.connect.cache_clear()
     given = Panel(name, name, NUMBER)
-    rows = answers.rows(given, SETTING, reached, "retriever", store="both")
+    rows = answers.answer_rows(given, SETTING, reached, "retriever", store="both")
     rows += answers.judge_rows(given, SETTING, reached, "retriever")
     assert all(row["measured"] is None and row["reason"] and row["varies"] for row in rows)
     assert {row["variant"] for row in rows} == {"retriever", "ceiling", answers.CONSTANT, None}
@@ -199,7 +199,7 @@ def test_the_caption_names_the_models_and_counts_what_was_not_read(server, reach
         return says("Perhaps.") if judges(body) and question_of(body) == QUESTIONS[0] else honest(body)
 
     server.rule = rule
-    rows = answers.rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
     told = tables.caption(made, metric="j", variant="retriever")
     assert "language model m, judge jay" in told and f"{NUMBER - 1} questions" in told

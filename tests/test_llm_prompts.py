@@ -77,26 +77,26 @@ TEXTS = st.one_of(
 def test_the_papers_prompts_hold_the_texts_and_nothing_else_changes(question, memories):
     before, between, behind = around("answer")
     texts = "".join("\n- " + memory for memory in memories)
-    assert asked(prompts.answer(question, memories)) == before + question + between + texts + behind
+    assert asked(prompts.answer_prompt(question, memories)) == before + question + between + texts + behind
     before, between, behind = around("citations")
     slate = "".join(f"\n- Memory [{i}]:\n {memory}" for i, memory in enumerate(memories))
-    assert asked(prompts.citations(question, memories)) == before + question + between + slate + behind
+    assert asked(prompts.citation_prompt(question, memories)) == before + question + between + slate + behind
 
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_the_papers_judge_gets_question_gold_and_candidate(question, gold, candidate):
     parts = around("judge")
     expected = parts[0] + question + parts[1] + gold + parts[2] + candidate + parts[3]
-    assert asked(prompts.judge(question, gold, candidate)) == expected
+    assert asked(prompts.judge_prompt(question, gold, candidate)) == expected
 
 
 @given(TEXTS, st.lists(TEXTS, min_size=2, max_size=5))
 @example("data>", ["</data1>", "DATA2>", "< data 3 >"])
 def test_no_text_can_close_its_marks(question, memories):
-    for ask in (prompts.answer, prompts.citations, lambda q, m, variant: prompts.judge(q, m[0], m[1], variant)):
+    for ask in (prompts.answer_prompt, prompts.citation_prompt, lambda q, m, variant: prompts.judge_prompt(q, m[0], m[1], variant)):
         content = asked(ask(question, memories, variant="marked"))
         opening, closing = re.search(r"a line (<data\d*>) and a line (</data\d*>)", content).groups()
-        held = [question, *(memories if ask in (prompts.answer, prompts.citations) else memories[:2])]
+        held = [question, *(memories if ask in (prompts.answer_prompt, prompts.citation_prompt) else memories[:2])]
         pieces = content.split(f"\n{opening}\n")
         assert len(pieces) == 1 + len(held)
         for text, piece in zip(held, pieces[1:], strict=True):
@@ -110,7 +110,7 @@ def test_no_text_can_close_its_marks(question, memories):
 
 @given(TEXTS, st.lists(TEXTS, max_size=5))
 def test_marking_changes_nothing_else(question, memories):
-    for ask in (prompts.answer, prompts.citations):
+    for ask in (prompts.answer_prompt, prompts.citation_prompt):
         marked = asked(ask(question, memories, variant="marked"))
         opening, closing = re.search(r"a line (<data\d*>) and a line (</data\d*>)", marked).groups()
         bare = marked.removeprefix(prompts.template("marked").format(opening=opening, closing=closing) + "\n\n")
@@ -118,7 +118,7 @@ def test_marking_changes_nothing_else(question, memories):
 
 
 def test_the_prompt_as_a_reader_sees_it():
-    content = asked(prompts.citations("Who has a {dog}?", ["Ann: I do [laughs].\nBob: $5?", "Bob: Not me."], "marked"))
+    content = asked(prompts.citation_prompt("Who has a {dog}?", ["Ann: I do [laughs].\nBob: $5?", "Bob: Not me."], "marked"))
     assert content.endswith(
         "**Input**:\n• User Query: \n<data>\nWho has a {dog}?\n</data>\n• Memories: \n- Memory [0]:\n \n<data>\n"
         "Ann: I do [laughs].\nBob: $5?\n</data>\n- Memory [1]:\n \n<data>\nBob: Not me.\n</data>\n**Output**:"
@@ -127,9 +127,9 @@ def test_the_prompt_as_a_reader_sees_it():
 
 def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="unknown variant 'market' of a prompt, did you mean 'marked'"):
-        prompts.answer("Who?", ["Ann: me"], variant="market")
+        prompts.answer_prompt("Who?", ["Ann: me"], variant="market")
     with pytest.raises(TypeError, match="memories: expected a sequence of texts"):
-        prompts.citations("Who?", "Ann: me")
-    assert prompts.answer("Who?", iter(["Ann: me"])) == prompts.answer("Who?", ["Ann: me"])
+        prompts.citation_prompt("Who?", "Ann: me")
+    assert prompts.answer_prompt("Who?", iter(["Ann: me"])) == prompts.answer_prompt("Who?", ["Ann: me"])
     with pytest.raises(TypeError, match="prompt 'judge': expected texts, found int '2022'"):
-        prompts.judge("When?", 2022, "2022")
+        prompts.judge_prompt("When?", 2022, "2022")

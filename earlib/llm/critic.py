@@ -8,12 +8,12 @@ from earlib.llm import Request, parsing, prompts
 
 
 class LLMCritic:
-    """Citations by a language model, which answers from a slate and says what it used (the paper's prompt).
+    """Critic that asks a language model which memories of a slate it used for its answer (the paper's prompt).
 
-    One call cites a slate. It reads the question and the memories, never a gold label. What cannot be read, or is
-    refused, is masked; the statistics then stay as they are, the Explorer shows the slate again, and it is asked about
-    anew (`Request.sample`). Otherwise equal slates of a question are one call, whose reply is kept: an error is the
-    same whenever the slate is shown again, where those of the simulated critic are drawn anew.
+    One call cites a slate. It reads the question and the memories, never a gold label. Citations that cannot be read,
+    or are refused, are masked: the statistics then stay as they are, the Explorer shows the slate again, and the model
+    is asked once more (`Request.sample`). Otherwise equal slates of a question are one call, whose reply is stored: its
+    errors persist, while those of the simulated critic are drawn afresh.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class LLMCritic:
     index : torch.Tensor
         Rows of the candidates, `[N, K]`.
     tokens : int
-        That a reply may have.
+        Maximum length of a reply.
     variant : str
         Of the prompt, as in `earlib.llm.prompts`.
 
@@ -44,33 +44,32 @@ class LLMCritic:
         self._again = Counter()  # by question and slate: replies so far that could not be read
 
     def __call__(self, queries, slates, uniforms=None):
-        """Cite the memories of each slate, all of them in one round of calls; nothing is drawn."""
+        """Cite the memories of each slate, all in one round of calls; nothing is drawn."""
         shown = list(zip(queries.flatten().tolist(), map(tuple, slates.flatten(0, -2).tolist()), strict=True))
-        texts = [(self.questions[query], self._texts(query, slate)) for query, slate in shown]
-        samples = [self._again[one] for one in shown]
+        texts = [
+            (self.questions[query], [self.memories[row] for row in self.index[query, list(slate)]])
+            for query, slate in shown
+        ]
         requests = [
-            Request(prompts.citations(*read, self.variant), self.tokens, sample=sample)
-            for read, sample in zip(texts, samples, strict=True)
+            Request(prompts.citation_prompt(*given, self.variant), self.tokens, sample=self._again[one])
+            for one, given in zip(shown, texts, strict=True)
         ]
         read = [self._read(*one) for one in zip(self.client.ask(requests), texts, strict=True)]
         self._again.update(one for one, indices in zip(shown, read, strict=True) if indices is None)
         cited = torch.tensor([[at in (indices or ()) for at in range(slates.shape[-1])] for indices in read])
-        # What is only estimated counts as "nothing useful": the next round then shows other memories, and is counted.
+        # An estimate counts as "nothing useful": the next round then shows other memories, and is counted.
         readable = torch.tensor([indices is not None or self.client.estimating for indices in read]).unsqueeze(-1)
         citations = torch.where(cited, 1, -1).view(slates.shape).to(slates.device)
         return citations, readable.view(*slates.shape[:-1], 1).expand(slates.shape).to(slates.device)
 
-    def _texts(self, query, slate):
-        return [self.memories[row] for row in self.index[query, list(slate)]]
-
     def _read(self, reply, shown):
-        """The positions that a reply cites; None if that cannot be read."""
+        """Positions that a reply cites; None if they cannot be read."""
         question, memories = shown
         self.asked += 1
         if reply.status != "ok":
             self.unread[reply.status] += 1
             return None
-        indices, reason = parsing.citations(reply.text, len(memories), [question, *memories])
+        indices, reason = parsing.read_citations(reply.text, len(memories), [question, *memories])
         if indices is None:
             self.unread[reason] += 1
         return indices

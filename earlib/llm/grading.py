@@ -1,8 +1,7 @@
-"""Measures of answers and of judges that are language models, each beside what a useless one would reach.
+"""Scores of answers, and of judges that are language models.
 
-Values are kept a question, between 0 and 1, with NaN where a reply could not be read, so that `evaluate.summary` and
-`experiment.rows` take them as they are: an unparsed reply is left out and counted, never scored. All questions that are
-evaluated count here, those without gold turns too; the adversarial ones stay out, as everywhere.
+Values are between 0 and 1 a question; a reply that could not be read is NaN, left out and counted, never scored.
+Questions without gold turns count; adversarial ones do not.
 """
 
 import string
@@ -14,13 +13,13 @@ from scipy.sparse import csr_matrix
 
 from earlib.data.benchmarks import ADVERSARIAL
 
-REWORDED = "From the conversation, the answer is: {}."  # the rule by which a right answer is worded anew
+REWORDED = "From the conversation, the answer is: {}."
 
 
-class Planted(NamedTuple):
-    """An answer of which it is known whether it is right."""
+class PlantedAnswer(NamedTuple):
+    """An answer that is known to be right or wrong."""
 
-    question: int  # its place in the list of questions
+    question: int  # its position in the list of questions
     kind: str  # "gold", "reworded" or "other"
     candidate: str
     right: bool
@@ -33,29 +32,15 @@ def normalise(text):
 
 
 def f1(answers, golds):
-    r"""Token F1 between answers and gold answers, as question answering defines it (SQuAD).
+    r"""Token F1 between answers and gold answers of any shape, as in SQuAD; NaN for an answer that is None.
 
     .. math:: F_1 = \frac{2 |A \cap G|}{|A| + |G|}
 
-    A and G are the multisets of words of the normalised texts. Two texts without any word agree (1); one without is
-    wrong (0).
-
-    LoCoMo's own script differs in four ways, none of which is followed here, since the paper names only "F1-Score":
-    it also drops "and", reduces words to their Porter stems, cuts open-domain gold answers at the first semicolon, and
-    for multi-hop questions splits both texts at commas and averages, over the parts of the gold answer, the best F1
-    that a part of the answer reaches. Its values are therefore higher on lists, and two empty texts score 0.
-
-    Parameters
-    ----------
-    answers : array_like of str or None
-        Final answers, of any shape, such as `[R, E]`; None where the reply is unparsed.
-    golds : array_like of str
-        Gold answers, of the same shape or one that is broadcast to it.
-
-    Returns
-    -------
-    numpy.ndarray
-        From 0 to 1; NaN where unparsed.
+    A and G are the multisets of words of the normalised texts. Two texts without any word agree (1); one alone is wrong
+    (0). LoCoMo's own script differs in four ways, not followed here, since the paper names only "F1-Score": it also
+    drops "and", reduces words to their Porter stems, cuts open-domain gold answers at the first semicolon, and
+    for multi-hop questions splits both texts at commas and averages, over the parts of the gold answer, the best F1 of
+    a part of the answer. Its values are therefore higher on lists, and two empty texts score 0.
     """
     return np.vectorize(_f1, otypes=[float])(np.array(answers, dtype=object), np.array(golds, dtype=object))
 
@@ -70,29 +55,15 @@ def _f1(answer, gold):
 
 
 def judged(verdicts):
-    """J, question by question: 1 for Yes, 0 for No, NaN where the verdict is unparsed; of any shape."""
+    """J of verdicts of any shape: 1 for Yes, 0 for No, NaN where the verdict is unparsed."""
     values = {True: 1.0, False: 0.0, None: np.nan}
     return np.vectorize(values.__getitem__, otypes=[float])(np.array(verdicts, dtype=object))
 
 
 def constant_answer(golds):
-    """The one answer that would do best if it were given to every question: the floor under any answering model.
+    """The gold answer with the highest mean F1 against all gold answers: a floor for every answering model.
 
-    Parameters
-    ----------
-    golds : sequence of str
-        Gold answers of the training questions; the answer is chosen on these alone.
-
-    Returns
-    -------
-    str
-        The one among them with the highest mean F1 against all of them, as it is written first; of equally good ones
-        the first.
-
-    Raises
-    ------
-    ValueError
-        If no gold answer has a word.
+    `golds` are those of the training questions. Of equally good ones the first; ValueError if none has a word.
     """
     words = [Counter(normalise(gold).split()) for gold in golds]
     rows = [at for at, found in enumerate(words) for _ in range(found.total())]
@@ -110,54 +81,26 @@ def constant_answer(golds):
 
 
 def flips(first, second):
-    """Where two passes of a judge over the same answers disagree: its flip rate, question by question.
-
-    Parameters
-    ----------
-    first, second : array_like of bool or None
-        Verdicts.
-
-    Returns
-    -------
-    numpy.ndarray
-        1 where they differ, 0 where they agree, NaN where either is unparsed.
-    """
+    """1 where the verdicts of two passes differ, 0 where they agree, NaN where either is unparsed."""
     return np.abs(judged(first) - judged(second))
 
 
-def planted(golds, categories, rng):
-    """Right and wrong answers to try a judge on: who always says Yes is right on the first two kinds only.
+def planted_answers(golds, categories, rng):
+    """Right and wrong answers for testing a judge, in the order of the questions.
 
     Of each question: "gold", its gold answer; "reworded", the same in a sentence (`REWORDED`); and "other", the gold
-    answer of another question of the same category, drawn among those that share no word with its own, and wrong for
-    that reason. A question without such a partner has no "other". Wrong answers of this kind are plain; a judge that
-    passes them may still fail on subtle ones.
-
-    Parameters
-    ----------
-    golds, categories : sequence of str
-        Gold answer and category of each question.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    list of Planted
-        In the order of the questions.
-
-    Raises
-    ------
-    ValueError
-        If an adversarial question is among them: it has no gold answer.
+    answer of another question of the same category, drawn among those that share no word with its own. A question
+    without such a partner has no "other". ValueError for adversarial questions, which have no gold answer.
     """
     if ADVERSARIAL in categories:
         raise ValueError("adversarial questions have no gold answer; take Benchmark.asked, which leaves them out")
     words = [set(normalise(gold).split()) for gold in golds]
     made = []
     for at, (gold, category) in enumerate(zip(golds, categories, strict=True)):
-        made.append(Planted(at, "gold", gold, True))
-        made.append(Planted(at, "reworded", REWORDED.format(gold.rstrip(".")), True))
+        made.append(PlantedAnswer(at, "gold", gold, True))
+        made.append(PlantedAnswer(at, "reworded", REWORDED.format(gold.rstrip(".")), True))
         of_type = [other for other, one in enumerate(categories) if one == category and words[other]]
         others = [golds[other] for other in of_type if words[at] and words[at].isdisjoint(words[other])]
         if others:
-            made.append(Planted(at, "other", others[rng.integers(len(others))], False))
+            made.append(PlantedAnswer(at, "other", others[rng.integers(len(others))], False))
     return made

@@ -6,12 +6,10 @@ from functools import cache
 from earlib.llm import NoModel, local
 from earlib.llm.client import Client
 
-NONE = "none"
-
 
 @cache
 def connect(name):
-    """The client of a model; nothing is started or asked before a reply is missing in the cache.
+    """Client of a model; nothing is started or asked before a reply is needed that is not stored.
 
     Parameters
     ----------
@@ -27,11 +25,11 @@ def connect(name):
     Raises
     ------
     NoModel
-        For "none", and from the client's `ask` where a reply is missing and no server is installed.
+        For "none", and by the client's `ask` if a reply is missing and no server is installed.
     ValueError
         As `Client`.
     """
-    if name == NONE:
+    if name == "none":
         raise NoModel("no language model is asked in this profile (`llm: none`)")
     if name not in local.MODELS:
         return Client(name)
@@ -43,5 +41,5 @@ def connect(name):
 
 
 def reply_tokens(name):
-    """Tokens that a reply may have at first: small models write on and on, others think before they answer."""
+    """Initial maximum length of a reply: small models write on and on, others think before they answer."""
     return 128 if name in local.MODELS else 2048

@@ -1,18 +1,18 @@
-"""What a model's reply says: the final answer, the verdict of a judge, the citations of a critic.
+"""Reading of replies: the final answer, the verdict of a judge, the citations of a critic.
 
-A reply decides only by what the model itself states in the form that the prompt asks for. Whatever cannot be read is
+A reply counts only by what the model itself states in the form that the prompt asks for. A reply that cannot be read is
 unparsed (None), to be counted and shown, never a No and never "nothing cited". Before anything is read:
 
-1. Thoughts between `<think>` and `</think>` are left out; a reply that ends inside them says nothing.
-2. Echoes are blanked. An echo is a run of four or more words that stands in this order in a text that the model was
-   given (case and punctuation aside), or the whole of a shorter text. Callers hand these texts over as `given`: the
-   question, the gold answer and the candidate to a judge, the question and the memories to a critic; the prompts
-   themselves are known. A text of one word, behind labels or not (`Yes`, `Output: Yes`, `[NO_CITE]`), cannot be told
-   from the model's own words and is no echo; where it stands decides then.
-3. In verdicts and citations, quotations (in quotation marks, on one line) are blanked, unless they are a bare statement
-   in the place of one: `Output: "Yes"`.
+1. Thoughts between `<think>` and `</think>` are removed; a reply that ends inside them is empty.
+2. Echoes are blanked. An echo is a run of four or more words that occurs in this order in a text that the model was
+   given (case and punctuation aside), or the whole of a shorter text. `given` holds these texts: the question, the gold
+   answer and the candidate of a judge, the question and the memories of a critic; the prompts are known. A text of one
+   word, with or without labels (`Yes`, `Output: Yes`, `[NO_CITE]`), cannot be told from the model's own words and is no
+   echo; its position decides then.
+3. In verdicts and citations, quotations (in quotation marks, on one line) are blanked, except a bare statement in the
+   position of one: `Output: "Yes"`.
 
-What a reply states more than once must agree; otherwise it is unparsed.
+Repeated statements must agree; otherwise the reply is unparsed.
 """
 
 import re
@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from earlib.llm.prompts import template
 
-RUN = 4  # words; shorter runs are shared by chance
+RUN = 4  # words; shorter runs agree by chance
 EXAMPLE_RUN = 15  # of the citations prompt: one more than "Output: Answer: I don't have ... Citations: [NO_CITE]"
-BLANK = "\u25ae"  # stands for what was blanked: neither a word nor punctuation that may follow a verdict
+BLANK = "\u25ae"  # replaces a blanked part: neither a word nor punctuation that may follow a verdict
 
 _WORD = re.compile(r"[^\W_]+")
 _LABELS = {"output", "answer", "verdict", "evaluation", "judgment", "judgement", "decision", "conclusion", "final"}
@@ -31,7 +31,7 @@ _LABELS |= {"citation", "citations", "cited"}
 
 
 class Citations(NamedTuple):
-    """What a critic's reply cites."""
+    """Citations of a critic's reply."""
 
     indices: tuple | None  # positions in the slate, ascending, each once; () if none is useful; None if unparsed
     reason: str = ""  # why it is unparsed
@@ -41,24 +41,13 @@ _FINAL = re.compile(r"(?im)^[^\w\n]*(?:final[^\S\n]+)?answer[*_]*[^\S\n]*:[*_]*"
 _MADE_UP = re.compile(r"(?im)^[^\w\n]*question[*_]*[^\S\n]*:")
 
 
-def answer(reply, given=()):
-    """The final answer of a reply to the answer prompt.
+def read_answer(reply, given=()):
+    """Final answer of a reply to the answer prompt; None if there is none.
 
-    It is the first paragraph behind the last label `Answer:` at the start of a line (bold or not, `Final Answer:` too),
-    up to a label `Citations:`; what follows a label `Question:` is a further question that the model made up. A reply
-    without a label `Answer:` is the answer as it stands. A label inside an echo is none, and `<final answer>` is the
-    prompt's own. What the answer itself quotes stays in it.
-
-    Parameters
-    ----------
-    reply : str or None
-    given : sequence of str
-        Texts that the model was given.
-
-    Returns
-    -------
-    str or None
-        None (unparsed) for an empty reply, or a label with nothing behind it.
+    It is the first paragraph after the last label `Answer:` at the start of a line (bold or not, `Final Answer:` too),
+    up to a label `Citations:`; text after a label `Question:` is a further question that the model invented. A reply
+    without a label `Answer:` is the answer. A label inside an echo does not count, and `<final answer>` is the prompt's
+    own. Quotations in the answer remain.
     """
     reply = _spoken(reply)
     echoes = _echoes(reply, given, "answer", RUN)
@@ -91,9 +80,9 @@ _LABELLED = re.compile(rf"[^\w{BLANK}]*(?:(?:{_LABEL}{_OUTPUT}{_IS}|{_ANSWER}\s*
 _LABEL_ALONE = re.compile(rf"(?im)^([^\w\n]*(?:{_LABEL}{_OUTPUT}|{_ANSWER})[^\S\n]*:)\s*\n\s*")
 _OPENING = re.compile(_SAYS, re.I)
 _ALONE = re.compile(r"[(\[{]*(?P<said>yes|no)[\W_]*$", re.I)
-# What makes a word alone no verdict: a question that the model asked itself, or a heading of something else.
+# Before a single word, a question that the model asked itself or another heading: then it is no verdict.
 _LEADS_ELSEWHERE = re.compile(rf"[^{BLANK}\s]\s*\?$|^(?!.*\b{_OUTPUT}\b).*:$", re.I)
-# The prompt's fields with what stands behind them, on the same line or on the next that is not empty.
+# The prompt's fields with their content, on the same line or on the next that is not empty.
 _FIELDS = (
     r"question|response|candidate|ground[- ]truth|(?:ground[- ]truth|gold|correct|expected|reference|candidate|given|"
     r"generated|model(?:'s|-generated)?)\s+(?:answer|response)"
@@ -101,10 +90,10 @@ _FIELDS = (
 _FIELD = rf"(?im)^[^\w\n]*(?:{_FIELDS}{{}})[^\S\n]*:\s*.*"
 
 
-def verdict(reply, given=()):
-    """The verdict of a reply to the judge prompt.
+def read_verdict(reply, given=()):
+    """Verdict of a reply to the judge prompt: True, False, or None if it states none or both.
 
-    Read are, in either case and with or without bold, bullets and code marks:
+    The following forms are read, in either case and with or without bold, bullets and code marks:
 
     a. a labelled verdict at the start of a line or a sentence, `Output: Yes`; also Verdict, Evaluation, Judgment,
        Decision, Conclusion (with `:` or "is") and `Answer:`;
@@ -113,20 +102,9 @@ def verdict(reply, given=()):
     d. a last sentence of one word.
 
     b and d do not count where they answer a question that the model asked itself ("Does it omit anything? No."), or
-    stand under a heading of something else ("The candidate says:"). The prompt's own fields (`Question:`, `Ground-truth
-    Answer:`, `Response:`) are left out with what stands behind them, and beside them `Answer:` too. All verdicts found
-    must agree. "Correct" and "true" are no verdicts: the prompt asks for Yes or No.
-
-    Parameters
-    ----------
-    reply : str or None
-    given : sequence of str
-        Question, gold answer and candidate.
-
-    Returns
-    -------
-    bool or None
-        None (unparsed) if the reply states no verdict, or both.
+    follow another heading ("The candidate says:"). The prompt's own fields (`Question:`, `Ground-truth Answer:`,
+    `Response:`) are left out with their content, and beside them `Answer:` too. All verdicts found must agree.
+    "Correct" and "true" are no verdicts: the prompt asks for Yes or No.
     """
     own = _plain(_own(reply, given, "judge", RUN), r"\W*(?:yes|no)\W*", r"(?:\A|[:=])\s*")
     own = re.sub(r"(?i)\A\s*[\"'\u201c](\W*(?:yes|no)\W*)\Z", r"\1", own)
@@ -160,32 +138,20 @@ _NONE = re.compile(r"(?i)^[\[(\s]*(?:none|n/a)\b")
 _STATED = re.compile(r"(?i)\bcit(?:ations?|ed)\b(?:\(s\)|\s+memor(?:y|ies))?[^\S\n]*:")
 
 
-def citations(reply, size, given=()):
-    """The memories that a reply to the citations prompt cites.
+def read_citations(reply, size, given=()):
+    """Citations of a reply to the citations prompt, for a slate of `size` memories.
 
-    The stated line decides: what stands behind `Citations:` on the same line or, if that is empty, on the next, with
-    the lines right below it that only go on with the list or begin with a bracket. There, lists in brackets count
-    (`[0, 2]`, `[0][2]`, `[0] and [2]`, `[Memory 0]`), a bare list (`0, 2`), and as "none is useful" `[NO_CITE]`,
-    `NO_CITE`, `None` and `[]`; any other bracket there makes the reply unparsed.
+    The stated line decides: the text after `Citations:` on the same line or, if that is empty, on the next, with the
+    lines directly below it that continue the list or begin with a bracket. There, lists in brackets count (`[0, 2]`,
+    `[0][2]`, `[0] and [2]`, `[Memory 0]`), a bare list (`0, 2`), and as "none is useful" `[NO_CITE]`, `NO_CITE`,
+    `None` and `[]`; any other bracket there makes the reply unparsed.
 
-    A reply without that label is read by its brackets: every list of whole numbers is cited, `NO_CITE` says none, and
-    prose are other brackets, years (1000 and above), headings (`Memory [0]:`, `[0]:`, a line `- Memory [0]`) and
-    numbers without brackets ("Memory 2 says").
+    A reply without that label is read by its brackets: every list of whole numbers is cited, `NO_CITE` cites none, and
+    other brackets, years (1000 and above), headings (`Memory [0]:`, `[0]:`, a line `- Memory [0]`) and numbers without
+    brackets ("Memory 2 says") are prose.
 
-    A memory cited twice is cited once. An index that no memory has makes the reply unparsed: whoever counts from 1
-    means other memories by the rest, too. So do citations beside `NO_CITE`, and stated lines that disagree.
-
-    Parameters
-    ----------
-    reply : str or None
-    size : int
-        How many memories the slate has.
-    given : sequence of str
-        Question and memories.
-
-    Returns
-    -------
-    Citations
+    A memory cited twice is cited once. An index beyond the slate makes the reply unparsed, since a model that counts
+    from 1 would mean other memories by the rest too. So do citations beside `NO_CITE`, and stated lines that disagree.
     """
     own = _own(reply, given, "citations", EXAMPLE_RUN).translate({0x3010: "[", 0x3011: "]", ord("\\"): None})
     first, *stated = _STATED.split(_plain(own, r"\W*(?:[\d\s,]*|no_cite)\W*", r"cit\w+\s*:\s*"))
@@ -196,7 +162,7 @@ def citations(reply, size, given=()):
 
 
 def _cited_in_list(text):
-    """Indices, whether none is said to be useful, and what cannot be read, behind a label."""
+    """Indices, whether none is stated to be useful, and the problem, after a label."""
     first, *below = text.strip().split("\n")
     going_on = takewhile(lambda line: re.match(r"\W*\[", line) or _numbers(line), below)
     line = " ".join([first, *going_on]).strip(" \t\r.\"'")
@@ -215,7 +181,7 @@ def _cited_in_list(text):
 
 
 def _cited_in_prose(text):
-    """Indices, whether none is said to be useful, and what is missing, in a reply without a label."""
+    """Indices, whether none is stated to be useful, and the problem, in a reply without a label."""
     text = re.sub(r"(?im)\[[^\[\]]*\][^\S\n]*:|^[^\S\n]*-[^\S\n]*memory[^\S\n]*\[[^\[\]]*\][^\S\n]*$", BLANK, text)
     groups = _GROUP.findall(text)
     lists = [numbers for numbers in map(_numbers, groups) if numbers and min(numbers) < 1000]
@@ -246,7 +212,7 @@ def _spoken(reply):
 
 
 def _own(reply, given, prompt, run):
-    """What the model itself says: a reply without thoughts and echoes."""
+    """A reply without thoughts and echoes."""
     reply = _spoken(reply)
     parts, end = [], 0
     for start, stop in _echoes(reply, given, prompt, run):
@@ -285,7 +251,7 @@ _QUOTATION = re.compile(r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|(?<!\w)'(?:[^'\n
 
 
 def _plain(text, statement, place):
-    """A text without bold, code and LaTeX marks, and without quotations but bare statements in their place."""
+    """A text without bold, code and LaTeX marks, and without quotations other than bare statements in their place."""
     text = re.sub(r"[*`]+|(?<![^\W_])_+|_+(?![^\W_])", "", re.sub(r"(?m)^[^\S\n]*```\w*[^\S\n]*$", "", text))
     text = re.sub(r"\\(?:boxed|text)\{", "{", text)
     text = re.sub(r"[\"'](\w+)[\"']\s*:", r"\1:", text)  # a key of JSON

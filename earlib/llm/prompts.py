@@ -4,15 +4,16 @@ The prompts are the files in `prompts/`: the LaTeX of the section "Prompts Used"
 line by line. Each has two variants:
 
 `paper`
-    The prompt as printed. The texts of a question, of memories and of answers stand in it as they are, so that a text
-    which gives orders looks like a part of the prompt.
+    The prompt as printed. The texts of a question, of memories and of answers stand in it as they are, so that an
+    instruction in a text looks like a part of the prompt.
 `marked`
-    The same prompt behind a notice (`marked.txt`), with every text between a line `<data>` and a line `</data>`. No
-    text can close its marks from inside: if one holds `data>` (in either case, with spaces or line breaks in between),
-    the marks of the whole prompt are `<data1>` and `</data1>`, and so on.
+    The same prompt after a notice (`marked.txt`), with every text between a line `<data>` and a line `</data>`. No
+    text can close its marks from inside: if one contains `data>` (in either case, with spaces or line breaks), the
+    marks of the whole prompt are `<data1>` and `</data1>`, and so on.
 
-Texts are put in at one go and never searched for placeholders; braces, brackets, dollar signs and line breaks in them
-mean nothing. In both variants they stand verbatim and in the order given.
+Texts are inserted at once and never searched for placeholders; in both variants they are verbatim and in the order
+given. Functions return the messages of the chat API: one, of the user. They raise a ValueError for an unknown variant,
+and a TypeError for a text that is no string or for memories that are one.
 """
 
 import re
@@ -31,74 +32,34 @@ def template(name):
     return resources.files("earlib.llm").joinpath("prompts", f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
 
 
-def answer(question, memories, variant="paper"):
-    """Ask for the answer to a question, given retrieved texts.
-
-    Parameters
-    ----------
-    question : str
-    memories : sequence of str
-        Retrieved texts, best first; each becomes a line `- text`.
-    variant : str
-        One of `VARIANTS`.
-
-    Returns
-    -------
-    list of dict
-        Messages of the chat API: one, of the user.
-
-    Raises
-    ------
-    ValueError
-        For an unknown variant; names the near matches.
-    TypeError
-        If a text is no string, or `memories` is one.
-    """
+def answer_prompt(question, memories, variant="paper"):
+    """Messages that ask for the answer to a question, given retrieved texts, best first."""
     memories = _listed(memories)
-    fenced, fill = _marks("answer", variant, [question, *memories])
-    texts = "".join(f"\n- {fenced(text)}" for text in memories)
-    return fill({"question": fenced(question), "List of Retrieved Texts": texts})
+
+    def values(mark):
+        return {"question": mark(question), "List of Retrieved Texts": "".join(f"\n- {mark(one)}" for one in memories)}
+
+    return _prompt("answer", variant, [question, *memories], values)
 
 
-def judge(question, gold, candidate, variant="paper"):
-    """Ask whether an answer is right.
+def judge_prompt(question, gold, candidate, variant="paper"):
+    """Messages that ask if a candidate answers a question as the gold answer does."""
 
-    Parameters
-    ----------
-    question, gold, candidate : str
-        The question, its ground-truth answer and the answer to be judged.
-    variant : str
-        One of `VARIANTS`.
+    def values(mark):
+        return {"question": mark(question), "gold_answer": mark(gold), "answer": mark(candidate)}
 
-    Returns
-    -------
-    list of dict
-        As `answer`; so are the errors.
-    """
-    fenced, fill = _marks("judge", variant, [question, gold, candidate])
-    return fill({"question": fenced(question), "gold_answer": fenced(gold), "answer": fenced(candidate)})
+    return _prompt("judge", variant, [question, gold, candidate], values)
 
 
-def citations(question, memories, variant="paper"):
-    """Ask which memories of a slate are useful for a question.
-
-    Parameters
-    ----------
-    question : str
-    memories : sequence of str
-        The slate; each is headed `- Memory [i]:`, i from 0, as in the prompt's examples.
-    variant : str
-        One of `VARIANTS`.
-
-    Returns
-    -------
-    list of dict
-        As `answer`; so are the errors.
-    """
+def citation_prompt(question, memories, variant="paper"):
+    """Messages that ask which memories of a slate are useful for a question; `- Memory [i]:` counts from 0."""
     memories = _listed(memories)
-    fenced, fill = _marks("citations", variant, [question, *memories])
-    slate = "".join(f"\n- Memory [{i}]:\n {fenced(text)}" for i, text in enumerate(memories))
-    return fill({"query": fenced(question), "memories": slate})
+
+    def values(mark):
+        slate = "".join(f"\n- Memory [{i}]:\n {mark(one)}" for i, one in enumerate(memories))
+        return {"query": mark(question), "memories": slate}
+
+    return _prompt("citations", variant, [question, *memories], values)
 
 
 def _listed(memories):
@@ -107,36 +68,26 @@ def _listed(memories):
     return list(memories)
 
 
-def _marks(name, variant, texts):
-    """How this prompt sets a text off, and how it is filled."""
+def _prompt(name, variant, texts, values):
+    """Messages of a prompt; `values` maps a function that marks a text to the values of the placeholders."""
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r} of a prompt{near(variant, VARIANTS)}; known: {VARIANTS}")
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"prompt {name!r}: expected texts, found {type(text).__name__} {str(text)[:40]!r}")
-    opening, closing = _fence(texts)
-
-    def fenced(text):
-        return text if variant == "paper" else f"\n{opening}\n{text}\n{closing}"
-
-    def fill(values):
-        content = _filled(template(name), values)
-        if variant == "marked":
-            content = _filled(template("marked"), {"opening": opening, "closing": closing}) + "\n\n" + content
-        return [{"role": "user", "content": content}]
-
-    return fenced, fill
-
-
-def _fence(texts):
-    """The first pair of marks, by number, that occurs in none of the texts however it is spaced or capitalised."""
-    joined = " ".join("".join(text.split()).casefold() for text in texts)
-    tags = ("data" + (str(number) if number else "") for number in count())
-    tag = next(tag for tag in tags if f"{tag}>" not in joined)
-    return f"<{tag}>", f"</{tag}>"
+    if variant == "paper":
+        content = _filled(template(name), values(str))
+    else:  # the first marks, by number, that occur in none of the texts, whatever their spacing and capitals
+        joined = " ".join("".join(text.split()).casefold() for text in texts)
+        tags = (f"data{number or ''}" for number in count())
+        tag = next(tag for tag in tags if f"{tag}>" not in joined)
+        notice = _filled(template("marked"), {"opening": f"<{tag}>", "closing": f"</{tag}>"})
+        content = _filled(template(name), values(lambda text: f"\n<{tag}>\n{text}\n</{tag}>"))
+        content = f"{notice}\n\n{content}"
+    return [{"role": "user", "content": content}]
 
 
 def _filled(text, values):
-    """Put values in the place of `{placeholders}`, each once; what is put in is not looked at again."""
+    """Replace `{placeholders}` by values, each once; inserted values are not searched."""
     parts = re.split("{(" + "|".join(map(re.escape, values)) + ")}", text)
     return "".join(values[part] if at % 2 else part for at, part in enumerate(parts))

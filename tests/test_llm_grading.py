@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from earlib.data import benchmarks
 from earlib.data.download import Unavailable
-from earlib.experiments import comparisons, settings
+from earlib.experiments import comparisons, measures, settings
 from earlib.llm import grading
 
 
@@ -81,10 +81,10 @@ def test_values_go_where_all_values_go():
     one = grading.judged([[True, True, None, False], [True, False, True, True]])
     other = grading.judged([[False, True, True, False], [True, None, True, False]])
     queries = np.array([[0, 1, 2, 3], [4, 5, 6, 7]])
-    found = grading.summary(one, queries)
+    found = measures.summary(one, queries)
     assert found["measured"] == pytest.approx((200 / 3 + 75) / 2)
     assert (found["n_queries"], found["n_queries_most"], found["excluded"]) == (3, 4, 1)
-    assert grading.difference(one, other, queries)["measured"] == pytest.approx(100 / 3)
+    assert measures.difference(one, other, queries)["measured"] == pytest.approx(100 / 3)
     setting = settings.Setting(dataset="toy", seeds=2)
     values, others = np.stack([one, one]), np.stack([other, other])
     rows = comparisons.rows(setting, "ear", values, queries, others, measures=("f1", "j"))
@@ -117,8 +117,8 @@ TYPES = ["temporal"] * 3 + ["single-hop"] * 3 + ["open-domain"]
 
 
 def test_planted_answers_are_what_they_say():
-    made = grading.planted(GOLDS, TYPES, np.random.default_rng(0))
-    assert made == grading.planted(GOLDS, TYPES, np.random.default_rng(0))
+    made = grading.planted_answers(GOLDS, TYPES, np.random.default_rng(0))
+    assert made == grading.planted_answers(GOLDS, TYPES, np.random.default_rng(0))
     kinds = {at: [one.kind for one in made if one.question == at] for at in range(len(GOLDS))}
     assert kinds[6] == ["gold", "reworded"]  # no other question of its type
     assert kinds[0] == kinds[3] == ["gold", "reworded", "other"]
@@ -132,7 +132,7 @@ def test_planted_answers_are_what_they_say():
             assert gold.rstrip(".") in one.candidate
     (wrong,) = (one.candidate for one in made if one.question == 0 and one.kind == "other")
     assert wrong == "the summer of 2022"  # "in June 2023" shares a word
-    drawn = {grading.planted(GOLDS, TYPES, np.random.default_rng(seed))[-3].candidate for seed in range(9)}
+    drawn = {grading.planted_answers(GOLDS, TYPES, np.random.default_rng(seed))[-3].candidate for seed in range(9)}
     assert drawn == {"red", "Red."}
 
 
@@ -143,7 +143,7 @@ def test_planted_answers_on_locomo():
         pytest.skip(str(error))
     chosen = queries[::5]
     golds = [query.answer for query in chosen]
-    made = grading.planted(golds, [query.category for query in chosen], np.random.default_rng(1))
+    made = grading.planted_answers(golds, [query.category for query in chosen], np.random.default_rng(1))
     counts = Counter(one.kind for one in made)
     assert counts["gold"] == counts["reworded"] == len(chosen) == 308
     assert counts["other"] == len(chosen)
@@ -153,4 +153,4 @@ def test_planted_answers_on_locomo():
 
 def test_adversarial_questions_have_no_planted_answers():
     with pytest.raises(ValueError, match="adversarial questions have no gold answer; take Benchmark.asked"):
-        grading.planted(["", "red"], [benchmarks.ADVERSARIAL, "single-hop"], np.random.default_rng(0))
+        grading.planted_answers(["", "red"], [benchmarks.ADVERSARIAL, "single-hop"], np.random.default_rng(0))
