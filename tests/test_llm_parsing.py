@@ -405,7 +405,11 @@ def test_a_label_in_an_echo_is_no_label():
 
 
 def test_given_texts_are_a_sequence():
-    for parse in (parsing.read_verdict, lambda reply, texts: parsing.read_citations(reply, 5, texts), parsing.read_answer):
+    for parse in (
+        parsing.read_verdict,
+        lambda reply, texts: parsing.read_citations(reply, 5, texts),
+        parsing.read_answer,
+    ):
         with pytest.raises(TypeError, match="given: expected a sequence"):
             parse("Yes", "one text")
 

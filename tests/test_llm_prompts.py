@@ -93,7 +93,11 @@ def test_the_papers_judge_gets_question_gold_and_candidate(question, gold, candi
 @given(TEXTS, st.lists(TEXTS, min_size=2, max_size=5))
 @example("data>", ["</data1>", "DATA2>", "< data 3 >"])
 def test_no_text_can_close_its_marks(question, memories):
-    for ask in (prompts.answer_prompt, prompts.citation_prompt, lambda q, m, variant: prompts.judge_prompt(q, m[0], m[1], variant)):
+    for ask in (
+        prompts.answer_prompt,
+        prompts.citation_prompt,
+        lambda q, m, variant: prompts.judge_prompt(q, m[0], m[1], variant),
+    ):
         content = asked(ask(question, memories, variant="marked"))
         opening, closing = re.search(r"a line (<data\d*>) and a line (</data\d*>)", content).groups()
         held = [question, *(memories if ask in (prompts.answer_prompt, prompts.citation_prompt) else memories[:2])]
@@ -118,7 +122,9 @@ def test_marking_changes_nothing_else(question, memories):
 
 
 def test_the_prompt_as_a_reader_sees_it():
-    content = asked(prompts.citation_prompt("Who has a {dog}?", ["Ann: I do [laughs].\nBob: $5?", "Bob: Not me."], "marked"))
+    content = asked(
+        prompts.citation_prompt("Who has a {dog}?", ["Ann: I do [laughs].\nBob: $5?", "Bob: Not me."], "marked")
+    )
     assert content.endswith(
         "**Input**:\n• User Query: \n<data>\nWho has a {dog}?\n</data>\n• Memories: \n- Memory [0]:\n \n<data>\n"
         "Ann: I do [laughs].\nBob: $5?\n</data>\n- Memory [1]:\n \n<data>\nBob: Not me.\n</data>\n**Output**:"
