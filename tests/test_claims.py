@@ -1,6 +1,7 @@
 """The claims: their words against the paper's LaTeX, the rule, and what becomes of them when records lack or change."""
 
 import copy
+import inspect
 import json
 import math
 import random
@@ -11,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_paper import environment, latex, section  # noqa: F401
 
-from earlib import paper, paths, records
-from earlib.claims import evidence, functions, tables
+from earlib import claims, paper, paths, records
+from earlib.claims import evidence, on_paper, on_records, tables
 from earlib.claims.evidence import OPEN, REFUTED, SUPPORTED, Part, Runs, inside
 from earlib.core.config import Config
 from earlib.experiments.settings import Setting
 from earlib.harness import figures
 
 LAPTOP, SMOKE = ("laptop", "locomo", "minilm"), ("smoke", "toy", "minilm")
-each = pytest.mark.parametrize("id", functions.texts())
+each = pytest.mark.parametrize("id", claims.claim_texts())
 number = st.floats(-50, 50)
 
 # No interval over conversations: the wider of the two would decide.
@@ -38,23 +39,30 @@ def made_of(profile="laptop"):
 
 @each
 def test_the_words_of_a_claim_stand_at_their_place(latex, id):  # noqa: F811
-    for place, quote in functions.texts()[id]["said"]:
+    for place, quote in claims.claim_texts()[id]["said"]:
         assert quote in at_place(latex, place), f"{place}: {quote}"
 
 
 @each
 def test_a_claim_says_what_is_measured_and_where_it_must_lie(id):
-    text = functions.texts()[id]
-    assert text["what"] and text["region"] and set(text) == {"section", "said", "what", "region", "metric", "number"}
+    text = claims.claim_texts()[id]
+    assert (
+        text["what"]
+        and text["region"]
+        and set(text) == {"section", "said", "what", "region", "metric", "number", "printed", "measured"}
+    )
     if text["number"]:
         assert paper.value(**text["number"]) is not None
     for _, quote in text["said"]:
         assert not set("\\{}$") & set(tables.plain(quote))
 
 
-def test_every_claim_has_its_function_and_there_are_enough():
-    assert list(functions.FUNCTIONS) == list(functions.texts())
-    assert len(functions.texts()) >= 25
+@pytest.mark.parametrize("rules, side", [(on_paper, "printed"), (on_records, "measured")])
+def test_every_claim_names_a_rule_and_every_rule_decides_a_claim(rules, side):
+    own = {name for name, one in vars(rules).items() if inspect.isfunction(one) and one.__module__ == rules.__name__}
+    asked = {text[side]["rule"] for text in claims.claim_texts().values()}
+    helpers = {name for name in own if name.startswith("_")} | {"other_choices", "smallest_effect"}
+    assert asked == own - helpers and len(claims.claim_texts()) >= 25
 
 
 # -- the rule
@@ -135,7 +143,7 @@ def test_what_was_not_paired_decides_only_if_the_intervals_lie_apart():
     ("drop_limited", OPEN, "Figure 3"),
 ])  # fmt: skip
 def test_verdicts_on_the_papers_numbers(id, verdict, words):
-    found = functions.FUNCTIONS[id][0]()
+    found = claims.decide(id, Runs(*LAPTOP, {}, dict.fromkeys(evidence.RECORDS, "")))[0]
     assert found.verdict == verdict and words in found.reason
 
 
@@ -164,7 +172,7 @@ def change(folder, id, head=None, **changes):
 
 
 def verdict(folder, id, setting=LAPTOP):
-    return functions.decide(id, functions.read(*setting, made_of(setting[0]), folder))[1]
+    return claims.decide(id, claims.read_runs(*setting, made_of(setting[0]), folder))[1]
 
 
 @each
@@ -210,15 +218,15 @@ def test_a_record_of_other_data_or_another_encoder_is_not_used(folder, what, sev
 def test_it_is_told_whether_the_records_have_one_source():
     def told(*commits):
         held = {str(n): {"provenance": {"commit": commit}} for n, commit in enumerate(commits)}
-        return functions.sources(Runs(*LAPTOP, held, {}))
+        return claims.sources(Runs(*LAPTOP, held, {}))
 
     assert told("a", "a") == "They were made by one and the same source."
-    assert told("a", "b", "a") == "They were made by 2 different sources: make them anew together."
-    assert "So far as commits tell: 1 of them" in told("a", "a and local changes") and "2 of them" in told(None, None)
+    assert told("a", "b", "a") == "They were made by 2 different sources: regenerate them together."
+    assert "As far as commits tell: 1 of them" in told("a", "a and local changes") and "2 of them" in told(None, None)
     assert told() == "No source is to be compared."
 
 
-THINNED = [(setting, functions.read(*setting, made_of(setting[0]), paths.reference())) for setting in (LAPTOP, SMOKE)]
+THINNED = [(setting, claims.read_runs(*setting, made_of(setting[0]), paths.reference())) for setting in (LAPTOP, SMOKE)]
 
 
 @pytest.mark.parametrize("setting, whole", THINNED, ids=["laptop", "smoke"])
@@ -231,8 +239,10 @@ def test_whatever_a_record_lacks_no_claim_fails(setting, whole, seed):
             if draw.random() < 0.05:
                 row |= {"measured": None, "reason": "lost", "difference": None}
         kept[short] = record | {"rows": rows}
-    made = functions.measured(whole._replace(records=kept))
-    assert len(made) == len(records.record("claims", "t", setting[0], {}, {}, made)["rows"]) == len(functions.texts())
+    made = claims.claim_rows(whole._replace(records=kept))
+    assert (
+        len(made) == len(records.record("claims", "t", setting[0], {}, {}, made)["rows"]) == len(claims.claim_texts())
+    )
 
 
 @pytest.mark.parametrize("stage", ["before", "after"])
@@ -244,9 +254,9 @@ def test_a_query_without_its_other_stage_is_not_decided(stage):
     assert len(rows) < len(record["rows"])
     runs = whole._replace(records=whole.records | {"tab11": record | {"rows": rows}})
     with pytest.raises(evidence.Undecidable, match="lacks a query before or after"):
-        functions.FUNCTIONS["separated_after"][1](runs)
+        on_records.queries_separated(runs)
     turned = whole._replace(records=whole.records | {"tab11": record | {"rows": record["rows"][::-1]}})
-    first, second = (functions.FUNCTIONS["separated_after"][1](one) for one in (whole, turned))
+    first, second = (on_records.queries_separated(one) for one in (whole, turned))
     assert first.part.value == pytest.approx(second.part.value)  # paired by query, not by place
 
 
@@ -255,27 +265,27 @@ def test_a_width_that_the_record_lacks_is_not_decided():
     rows = [{**keys, "encoder": name} for name in ("minilm", "stella")]
     rows.append({"dataset": "locomo", "metric": "dimension", "encoder": "minilm", "measured": 384})
     figure = {"parameters": {"encoders": ["minilm", "stella"]}, "rows": rows}
-    found = functions.decide("larger_need_more", Runs(*LAPTOP, {"fig07": figure}, {}))[1]
+    found = claims.decide("larger_need_more", Runs(*LAPTOP, {"fig07": figure}, {}))[1]
     assert found.verdict == OPEN and "lacks the width of Stella" in found.reason
 
 
 @pytest.mark.parametrize("setting, whole", THINNED, ids=["laptop", "smoke"])
 def test_whatever_sees_gold_has_its_control_beside_it(setting, whole):
-    for id in functions.texts():
-        found = functions.decide(id, whole)[1]
+    for id in claims.claim_texts():
+        found = claims.decide(id, whole)[1]
         if found.part is not None and found.part.sees_gold:
             ending = found.reason.partition("Beside it: ")[2]
             one_setting = found.part.place is not None  # encoders, compared with each other, have no control in common
             assert ("Equal-call control, 3 calls" if one_setting else "no equal-call control") in ending, id
     bare = {short: one | {"rows": [row for row in one["rows"] if "equal_calls" not in str(row)]}
             for short, one in whole.records.items()}  # fmt: skip
-    found = functions.decide("high_at_once", whole._replace(records=bare))[1]
+    found = claims.decide("high_at_once", whole._replace(records=bare))[1]
     assert found.part.sees_gold and found.reason.endswith("Beside it: no equal-call control is recorded")
 
 
 def test_one_word_is_judged_with_one_measure():
     whole = THINNED[1][1]
-    places = [functions.FUNCTIONS[id][1](whole).part.place for id in ("both_stores_help", "mixes_stores")]
+    places = [claims.decide(id, whole)[1].part.place for id in ("both_stores_help", "mixes_stores")]
     assert {(one["metric"], one["store"]) for one in places} == {("covered@5", "both")}
 
 
@@ -315,7 +325,7 @@ def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone(folder):
 
 
 def test_two_rows_that_fit_are_not_chosen_from(folder):
-    runs = functions.read(*LAPTOP, made_of(), folder)
+    runs = claims.read_runs(*LAPTOP, made_of(), folder)
     with pytest.raises(evidence.Undecidable, match="rows of tab02_main_results fit"):
         evidence.level(runs, "tab02", variant="ear")
     with pytest.raises(evidence.Undecidable, match="has no row of locomo, minilm, .*nothing"):
@@ -323,13 +333,13 @@ def test_two_rows_that_fit_are_not_chosen_from(folder):
 
 
 def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
-    runs = functions.read(*SMOKE, made_of("smoke"), paths.reference())
+    runs = claims.read_runs(*SMOKE, made_of("smoke"), paths.reference())
     assert {"tab02", "tab03", "fig03"} <= set(runs.records)
-    found = {id: functions.decide(id, runs)[1] for id in functions.texts()}
+    found = {id: claims.decide(id, runs)[1] for id in claims.claim_texts()}
     assert {one.verdict for one in found.values()} == {OPEN}
     assert all(one.reason.startswith("made dialogues") for one in found.values())
     assert sum(one.part is not None for one in found.values()) > 15
-    assert all("reported" not in row for row in functions.measured(runs))
+    assert all("reported" not in row for row in claims.claim_rows(runs))
 
 
 # -- the record and its tables
@@ -337,14 +347,14 @@ def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
 
 @pytest.fixture(scope="module")
 def record():
-    runs = functions.read(*LAPTOP, made_of(), paths.reference())
-    return records.record("claims", "t", "laptop", {}, {}, functions.measured(runs))
+    runs = claims.read_runs(*LAPTOP, made_of(), paths.reference())
+    return records.record("claims", "t", "laptop", {}, {}, claims.claim_rows(runs))
 
 
 def test_the_record_holds_both_verdicts_and_the_papers_number(record):
-    assert [row["claim"] for row in record["rows"]] == list(functions.texts())
+    assert [row["claim"] for row in record["rows"]] == list(claims.claim_texts())
     rows = {row["claim"]: row for row in record["rows"]}
-    assert all({row["verdict"], row["reported_verdict"]} <= set(evidence.VERDICTS) for row in rows.values())
+    assert all({row["verdict"], row["reported_verdict"]} <= set(evidence.CLAIM_VERDICTS) for row in rows.values())
     row = rows["up_to_over_retriever"]
     assert (row["printed"], row["verdict"], row["sees_gold"]) == ("17.9", row["decided"], True)
     assert row["low"] <= row["measured"] <= row["high"] and not row.get("varies")
@@ -356,18 +366,18 @@ def test_the_record_holds_both_verdicts_and_the_papers_number(record):
 
 
 def test_tables_show_every_claim_twice_and_counts_add_up(record):
-    shown = [tables.claims(record, one) for one in tables.sections(record)]
-    assert sum(map(len, shown)) == 2 * len(functions.texts())
-    counts = tables.counts(record)
-    assert counts.groupby("judged")["claims"].sum().tolist() == [len(functions.texts())] * 2
-    assert tables.tally(record).to_numpy().sum() == 2 * len(functions.texts())
-    html = tables.show_claims(record, "Abstract").data
+    shown = [tables.claims_table(record, one) for one in claims.sections(record)]
+    assert sum(map(len, shown)) == 2 * len(claims.claim_texts())
+    counts = claims.verdict_counts(record)
+    assert counts.groupby("judged")["claims"].sum().tolist() == [len(claims.claim_texts())] * 2
+    assert claims.tally(record).to_numpy().sum() == 2 * len(claims.claim_texts())
+    html = claims.show_claims(record, "Abstract").data
     assert "EAR improves retrieval by up to 17.9% over the baseline retriever on two" in html and "..." not in html
     assert "<th>claim</th>" in html and "the critic sees test gold" in html
 
 
 def test_the_strips_hold_the_counts(record):
-    counts = tables.counts(record)
+    counts = claims.verdict_counts(record)
     figure = figures.strips(counts, y="section", x="claims", panel="judged")
     for axes, (_, part) in zip(figure.axes, counts.groupby("judged", sort=False), strict=True):
         assert sum(patch.get_width() for patch in axes.patches) == part["claims"].sum()
@@ -378,9 +388,9 @@ def test_the_strips_hold_the_counts(record):
 # -- what the paper leaves open
 
 
-@pytest.mark.parametrize("name", tables.readings())
+@pytest.mark.parametrize("name", paper.open_choices())
 def test_a_reading_has_its_words_and_names_a_default(latex, name):  # noqa: F811
-    one = tables.readings()[name]
+    one = paper.open_choices()[name]
     for place, quote in one["said"]:
         assert quote in at_place(latex, place), f"{place}: {quote}"
     assert one["open"] and one["reading"]
@@ -392,11 +402,11 @@ def test_a_reading_has_its_words_and_names_a_default(latex, name):  # noqa: F811
 
 
 def test_open_questions_are_all_shown():
-    shown = tables.open_questions()
-    assert len(shown) == len(tables.readings()) >= 15
+    shown = claims.open_questions()
+    assert len(shown) == len(paper.open_choices()) >= 15
     assert {"optimizer = adam", "unseen = negative", "replay_slate = gumbel", "–"} <= set(shown["option"])
 
 
 def test_runs_are_plain_values():
     runs = Runs("laptop", "locomo", "minilm", {}, dict.fromkeys(evidence.RECORDS, "gone"))
-    assert functions.decide("complementary", runs)[1].reason == "gone"
+    assert claims.decide("complementary", runs)[1].reason == "gone"

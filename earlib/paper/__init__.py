@@ -70,6 +70,16 @@ def _labels():
     }
 
 
+def open_choices():
+    """Choices that the paper leaves open or states in two ways, by name: open, said, reading, field, value."""
+    return {name: {"field": None, "value": None, **one} for name, one in _yaml("readings").items()}
+
+
+def claims_source():
+    """Content of `claims.yaml`: the records that claims are decided on, and the claims by section and id."""
+    return _yaml("claims")
+
+
 def verdict_meanings():
     """Meaning of each verdict on a row or a claim, in the order in which they are counted."""
     return dict(_yaml("labels")["verdicts"])

@@ -1,0 +1,95 @@
+"""Both verdicts on each claim: on the numbers that the paper prints, and on recorded runs."""
+
+import math
+from functools import cache
+
+from earlib import paper, records
+from earlib.claims import on_paper, on_records
+from earlib.claims.evidence import OPEN, Finding, Undecidable, gap, listed
+from earlib.core.config import Config
+
+STEADY = ("gain", "observations", "delta_moved")  # metrics that machines agree on; passages and times vary
+
+
+@cache
+def claim_texts():
+    """The claims of `claims.yaml` by id, each with its section."""
+    usual, sections = {"metric": "gain", "number": None}, paper.claims_source()["claims"].items()
+    return {id: {"section": section, **usual, **one} for section, ones in sections for id, one in ones.items()}
+
+
+def _ask(rules, question, *given):
+    arguments = dict(question)
+    return getattr(rules, arguments.pop("rule"))(*given, **arguments)
+
+
+def decide(id, runs):
+    """Both verdicts on a claim.
+
+    Parameters
+    ----------
+    id : str
+        A key of `claim_texts`.
+    runs : Runs
+        See `read_runs`.
+
+    Returns
+    -------
+    printed, here : Finding
+        On toy dialogues nothing is decided; the values are those that would be. Where the deciding part sees gold, its
+        reason gives the difference to a control that asks the same critic as often, without learning or bandit.
+    """
+    claim = claim_texts()[id]
+    try:
+        here = _ask(on_records, claim["measured"], runs)
+    except Undecidable as error:
+        here = Finding(OPEN, str(error))
+    if here.part is not None and here.part.sees_gold:
+        here = here._replace(reason=f"{here.reason}. Beside it: {_control(runs, here.part)}")
+    if runs.dataset not in paper.DATASETS:
+        here = here._replace(verdict=OPEN, reason=f"made dialogues; {here.reason}")
+    return _ask(on_paper, claim["printed"]), here
+
+
+def _control(runs, part):
+    """In words, the system that sees gold minus the equal-call control."""
+    try:
+        if part.place:
+            return listed([gap(runs, other=f"equal_calls_{Config().rounds - 1}", **part.place)])
+    except Undecidable:
+        pass
+    return "no equal-call control is recorded"
+
+
+def claim_rows(runs):
+    """A row of a record for each claim, with its verdicts.
+
+    Parameters
+    ----------
+    runs : Runs
+        See `read_runs`.
+
+    Returns
+    -------
+    list of dict
+        Rows as `earlib.records.row` returns them, with the key `claim`.
+    """
+    made = []
+    for id, text in claim_texts().items():
+        printed, here = decide(id, runs)
+        values = {"decided": here.verdict, "reported_verdict": printed.verdict, "reported_reason": printed.reason}
+        values |= {"reason": here.reason, **_values(here.part)}
+        if text["number"] and runs.dataset in paper.DATASETS:
+            values["against"] = {"dataset": None, "encoder": None, **text["number"]}
+        about = {"claim": id, "varies": text["metric"] not in STEADY}
+        made.append(records.row(runs.dataset, runs.encoder, None, text["metric"], **about, **values))
+    return made
+
+
+def _values(part):
+    """The part as fields of a row; what is never reached has no value, and infinite ends make no interval."""
+    if part is None or math.isinf(part.value):
+        return {"measured": None}
+    whole = part.low < part.high and math.isfinite(part.low) and math.isfinite(part.high)
+    ends = {"low": part.low, "high": part.high} if whole else {}
+    return {"measured": part.value, "sees_gold": part.sees_gold, **ends}

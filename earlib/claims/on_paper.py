@@ -1,0 +1,200 @@
+"""Rules that decide a claim on the numbers that the paper prints; `claims.yaml` names them with their arguments."""
+
+import math
+
+from earlib import paper
+from earlib.claims.evidence import OPEN, Finding, both, exact, inside, listed, printed_gaps, rounds_to
+from earlib.core.config import Config
+
+CHOICES = ("rounds", "replay_size", "replay_choice")
+TOWARDS = {"semantic": 1, "episodic": -1}  # Delta grows towards semantic memories
+
+
+def unprinted(reason):
+    """The paper prints no number to decide it on."""
+    return Finding(OPEN, reason)
+
+
+def figure(number):
+    """The paper shows it in a figure alone."""
+    return unprinted(f"shown in Figure {number}, without numbers")
+
+
+def differences(of, above=-math.inf, below=math.inf):
+    """Every printed difference lies in a region."""
+    return inside([part for one in of for part in printed_gaps(**one)], above, below)
+
+
+def every(of):
+    """All of several sets of differences lie in the region of each."""
+    return both(*(differences(**one) for one in of))
+
+
+def stated(id, **keys):
+    """Each gain that the text states is what a table gives, rounded."""
+    found = {}
+    for said in paper.reported("gain", **keys):
+        same = {"dataset": said["dataset"], "encoder": said["encoder"]}
+        (part,) = printed_gaps(id, said["variant"], said["compared_with"], (said["metric"],), **same)
+        found[part.name] = rounds_to(part, said)
+    return both(*found.values())
+
+
+def largest_gain():
+    """The largest gain of Table 2 rounds to the one that the abstract states."""
+    said = paper.reported("gain", dataset="longmemeval", compared_with="retriever", metric="recall@5")[0]
+    return rounds_to(max(printed_gaps("tab02", "ear", "retriever"), key=lambda part: part.value), said)
+
+
+def over_rl():
+    """The stated gains over the RL baseline, beside those of Table 3."""
+    found = stated("tab02", compared_with="rmm", metric="recall@5")
+    elsewhere = listed(printed_gaps("tab03", "ear", "rmm", dataset="longmemeval"))
+    return found._replace(reason=f"{found.reason}. Table 3 has another baseline: {elsewhere}")
+
+
+def share_of_calls():
+    """The stated calls give the stated share."""
+    few, many = (paper.value("sample_efficiency", variant=name, metric="calls") for name in ("ear", "rmm"))
+    (said,) = paper.reported("sample_efficiency", metric="fewer_feedback_steps")
+    return rounds_to(exact(f"{few:,.0f} of {many:,.0f} calls, % fewer", 100 * (1 - few / many)), said)
+
+
+def mixing_gain():
+    """The stated gain is that on the same stores; beside it the gains over dialogues alone."""
+    (said,) = paper.reported("mixing_gain", metric="j")
+    found = rounds_to(*printed_gaps("tab04", "ear", "retriever", ("j",), store="both"), said)
+    mixed = paper.value("tab04", variant="ear", store="both", metric="j")
+    told = [f"on the same stores: {found.reason}"]
+    for name in ("ear", "retriever"):
+        more = mixed - paper.value("tab04", variant=name, store="dialogue", metric="j")
+        told.append(f"over {paper.label(name)} on dialogues alone {more:.2f}")
+    return found._replace(reason="; ".join(told))
+
+
+def gains_translate():
+    """F1 and J rise in each setting in which Recall@5 does."""
+    parts = []
+    for dataset in paper.DATASETS:
+        for encoder in paper.ENCODERS:
+            keys = {"id": "tab02", "variant": "ear", "other": "retriever", "dataset": dataset, "encoder": encoder}
+            (recall,) = printed_gaps(**keys)
+            parts += printed_gaps(metrics=("f1", "j"), **keys) if recall.value > 0 else []
+    return inside(parts, above=0)
+
+
+def rl_below_retriever(metrics):
+    """The RL baseline lies below the retriever with each encoder, and with the paper's default alone."""
+    gaps, usual = {"id": "tab02", "variant": "rmm", "other": "retriever", "metrics": metrics}, paper.DEFAULT_ENCODER
+    found, own = (differences([gaps | keys], below=0) for keys in ({}, {"encoder": usual}))
+    alone = f"with {paper.label(usual)}, of which the sentence before it speaks, {own.verdict}: {own.reason}"
+    return found._replace(reason=f"{found.reason}. The sentence names no encoder; {alone}")
+
+
+def _by_width(dataset):
+    """Printed Recall@5 of EAR, and its gain over the retriever, with each encoder from narrow to wide."""
+    found = []
+    for name in sorted(paper.ENCODERS, key=lambda name: paper.value("encoders", encoder=name, metric="dimension")):
+        keys = {"dataset": dataset, "encoder": name, "metric": "recall@5"}
+        ear, retriever = (paper.value("tab02", variant=variant, **keys) for variant in ("ear", "retriever"))
+        found.append((paper.label(name), ear, ear - retriever))
+    return found
+
+
+def wider(dataset, sign):
+    """EAR with each wider encoder minus EAR with the narrowest, or the other way round."""
+    (first, base, _), *rest = _by_width(dataset)
+    name = f"{paper.label(dataset)}, {first} {base}"
+    return inside([exact(f"{name}, {wide} {ear}", sign * (ear - base)) for wide, ear, _ in rest], above=0)
+
+
+def gains_diminish():
+    """The gain falls from each encoder to the next wider one."""
+    parts = []
+    for dataset in paper.DATASETS:
+        gains = _by_width(dataset)
+        for (narrow, _, more), (wide, _, fewer) in zip(gains[:-1], gains[1:], strict=True):
+            name = f"{paper.label(dataset)}, gain with {narrow} less that with {wide}"
+            parts.append(exact(name, more - fewer))
+    return inside(parts, above=0)
+
+
+def smallest_effect():
+    """The smallest difference in Recall@5 that the paper reads as the effect of a choice, on the same data."""
+    tables = [[row["value"] for row in paper.reported(id, metric="recall@5")] for id in ("tab06", "tab07")]
+    return min(round(max(values) - value, 6) for values in tables for value in values if value < max(values))
+
+
+def critics_alike():
+    """A language model as critic gives what the simulated critic gives, up to the smallest effect of a choice."""
+    values = {row["critic"]: row["value"] for row in paper.reported("tab09", metric="recall@5")}
+    bound = smallest_effect()
+    found = inside([exact("GPT 5 Mini less simulated", values["gpt-5-mini"] - values["simulated"])], -bound, bound)
+    return found._replace(reason=f"{found.reason} (one run); Tables 6 and 7 read {bound:.1f} points as an effect")
+
+
+def balance():
+    """Points over the retriever for a second added, without the Explorer and with it."""
+
+    def points_a_second(name):
+        more = [paper.value("tab08", variant=name, metric=metric) for metric in ("recall@5", "latency")]
+        base = [paper.value("tab08", variant="retriever", metric=metric) for metric in ("recall@5", "latency")]
+        return (more[0] - base[0]) / (more[1] - base[1])
+
+    without, with_it = points_a_second("ear_adapter"), points_a_second("ear")
+    name = f"points a second: {without:.1f} without the Explorer less {with_it:.1f} with it"
+    return inside([exact(name, without - with_it)], above=0)
+
+
+def both_stores():
+    """Both stores together are above each alone, for both methods."""
+    parts = []
+    for row in paper.reported("tab04", store="both"):
+        for store in ("dialogue", "observation"):
+            single = paper.value("tab04", variant=row["variant"], metric=row["metric"], store=store)
+            name = f"{paper.label(row['variant'])}, {paper.label(row['metric'])}, both over {paper.label(store)}"
+            parts.append(exact(name, row["value"] - single))
+    return inside(parts, above=0)
+
+
+def _moves():
+    """Printed Delta of each diagnostic query before and after, towards the store that the query requires."""
+    for row in paper.reported("tab12", metric="delta_before"):
+        after = paper.value("tab12", query=row["query"], metric="delta_after")
+        yield f"query {row['query']}", *(TOWARDS[row["memory"]] * value for value in (row["value"], after))
+
+
+def queries_move():
+    """Delta moves towards the store that each query requires."""
+    return inside([exact(name, after - before) for name, before, after in _moves()], above=0)
+
+
+def queries_separated():
+    """Delta after training points to the store that each query requires, and has grown in size."""
+    ends = [exact(name, after) for name, _, after in _moves()]
+    growth = [exact(f"{name}, growth", abs(after) - abs(before)) for name, before, after in _moves()]
+    return both(inside(ends, above=0), inside(growth, above=0))
+
+
+def other_choices(id, key):
+    """The rows of a table that differ from the paper's defaults in one hyper-parameter, and the row of the defaults."""
+    usual = Config().model_dump()
+    fixed = [one for one in CHOICES if one != key]
+    found = [row for row in paper.reported(id) if all(row.get(one, usual[one]) == usual[one] for one in fixed)]
+    (best,) = (row for row in found if row[key] == usual[key])
+    return [row for row in found if row is not best], best
+
+
+def default_is_best(id, key):
+    """A table prints more for the default of a hyper-parameter than for each other choice."""
+    others, best = other_choices(id, key)
+    names = [f"{best['printed']} less {row['printed']} with {row[key]}" for row in others]
+    parts = [exact(name, best["value"] - row["value"]) for name, row in zip(names, others, strict=True)]
+    return inside(parts, above=0)
+
+
+def added_latency(variant, other, above=-math.inf, below=math.inf):
+    """The latency of a system in percent of another's, minus 100."""
+    one, base = (paper.reported("tab08", variant=name, metric="latency")[0] for name in (variant, other))
+    name = f"{one['printed']} s against {base['printed']} s, % more"
+    return inside([exact(name, 100 * (one["value"] / base["value"] - 1))], above, below)
