@@ -71,7 +71,7 @@ def test_curves_draw_mean_and_band():
     assert_readable(figure)
 
 
-@pytest.mark.parametrize("count", range(5, 11))
+@pytest.mark.parametrize("count", [5, 10])
 def test_a_legend_of_many_names_leaves_the_panel_its_height(count):
     """One long name made each a line of its own: eight of them left the panel 0.8 inches."""
     names = [*(f"low-rank, r = {2**number}" for number in range(count - 1)), "ceiling"]

@@ -1,153 +1,114 @@
-"""Pictures of the system itself: the three paradigms, and one query's way through candidates, rounds and slates.
+"""Pictures of the system: the three paradigms, and one query's candidates, rounds and slates.
 
-Figures of measures are in `earlib.harness.figures`, whose look these share. A candidate is named by its rank with the retriever,
-from 1 to K; a star marks gold.
+A candidate is named by its rank with the retriever, from 1 to K; a star marks gold.
 """
 
-import matplotlib
+from itertools import pairwise
+
 import numpy as np
 from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 
-from earlib.harness.figures import COLOURS, GREY, LOOK, WIDTH
+from earlib.harness.figures import COLOURS, GREY, canvas
 
 STAR = "★"
 INK = "#222222"
-SHADE = "#eeeeee"  # behind gold candidates
 CITED, REFUSED = COLOURS[0], "#f4dcae"  # dark and light, so that they differ in print too
 
-# Fill, border and line of a box: what it is can be told without colour by its border.
+# Fill, border, line and meaning of a box; the line alone tells them apart.
 KINDS = {
-    "frozen": ("#eeeeee", GREY, "--"),
-    "learns": (to_rgba(COLOURS[0], 0.22), COLOURS[0], "-"),
-    "query-local": (to_rgba(COLOURS[2], 0.22), COLOURS[2], "-."),
-    "asked": (to_rgba(COLOURS[1], 0.22), COLOURS[1], ":"),
-    "plain": ("white", INK, "-"),
+    "frozen": ("#eeeeee", GREY, "--", "frozen"),
+    "learns": (to_rgba(COLOURS[0], 0.22), COLOURS[0], "-", "learns over queries"),
+    "query-local": (to_rgba(COLOURS[2], 0.22), COLOURS[2], "-.", "learns within a query"),
+    "critic": (to_rgba(COLOURS[1], 0.22), COLOURS[1], ":", "critic"),
+    "plain": ("white", INK, "-", "_"),  # not in the legend
 }
-KIND_NAMES = {
-    "frozen": "frozen", "learns": "learns over queries", "query-local": "learns within a query", "asked": "critic",
-}  # fmt: skip
 
-# Parts of Eq. 7: column, name, colour, hatch.
-PARTS = (
+# Terms of Eq. 7: column, name, colour, hatch.
+TERMS = (
     ("relevance", r"$\lambda_{rel}\, z$", COLOURS[0], ""),
     ("exploration", r"$\lambda_{exp}\, U$", COLOURS[1], "///"),
     ("redundancy", r"$-\lambda_{div}\, D$", COLOURS[2], "..."),
 )
 
-# Scores of a candidate: column, name, marker, whether it is filled.
+# Scores of a candidate: column, name, colour, marker, fill.
 SCORES = (
-    ("retriever", "retriever (cosine)", "x", True),
-    ("before", "adapter, before this query's update", "o", False),
-    ("after", "adapter, after it", "o", True),
+    ("retriever", "retriever (cosine)", GREY, "x", GREY),
+    ("before", "adapter, before this query's update", COLOURS[0], "o", "white"),
+    ("after", "adapter, after it", COLOURS[0], "o", COLOURS[0]),
 )
 
-
-# -- the three paradigms -----------------------------------------------------------------------------------------------
-
-COLUMNS = {"query": (6, 10), "retriever": (26, 17), "ranker": (50, 17), "slate": (73, 17), "critic": (93, 13)}
+# Lanes of Figure 1: height, title, and boxes with their subtitles and kinds, one a column.
+COLUMNS = ((6, 10), (26, 17), (50, 17), (73, 17), (93, 13))  # middle and width
+QUERY, RETRIEVER = ("Query", "", "plain"), ("Retriever", "first $K$", "frozen")
+LANES = (
+    (
+        67,
+        "(a) Static: retriever, and a reranker tuned once",
+        (("Reranker", "tuned offline", "frozen"), ("Slate", "first $s$", "plain"), ("LLM", "answers", "plain")),
+    ),
+    (
+        40,
+        "(b) Reranker with RL update: one slate a query, then forgotten",
+        (("Reranker", "$z$ + noise", "learns"), ("Slate", "one a query", "plain"), ("LLM", "answers, cites", "critic")),
+    ),
+    (
+        5.5,
+        "(c) EAR: several slates a query, and each experience used again",
+        (
+            ("Adapter", "$z$", "learns"),
+            ("Explorer", "UCB, diversity", "query-local"),
+            ("LLM", "cites, answers", "critic"),
+        ),
+    ),
+)
 HALF = 5.4  # of the height of a box
-DROP = 11  # from the middle of a lane to the line that comes back
 
 
 def paradigms():
-    """The three paradigms of the paper's Figure 1, in a design of our own.
+    """Draw the three paradigms of the paper's Figure 1, in a design of our own.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Three lanes, from the query at the left to the critic at the right; what comes back runs below a lane.
+        Three lanes, from the query at the left to the critic at the right; feedback runs below a lane.
     """
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH, 4.3), layout="constrained")
+    with canvas(4.3) as figure:
         axes = figure.subplots()
         axes.set(xlim=(0, 100), ylim=(-21, 81))
         axes.axis("off")
-        _static(axes, 67)
-        _rewarded(axes, 40)
-        _exploring(axes, 5.5)
-        handles = [_patch(kind, name) for kind, name in KIND_NAMES.items()]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), handlelength=2, fontsize=8)
+        for y, title, boxes in LANES:
+            axes.text(0, y + 10, title, fontweight="bold", va="center")
+            for (x, width), box in zip(COLUMNS, (QUERY, RETRIEVER, *boxes), strict=True):
+                _box(axes, x, y, width, *box)
+            gaps = [(x + width / 2 + 0.4, to - half / 2 - 0.4) for (x, width), (to, half) in pairwise(COLUMNS)]
+            ways = [((start, y), (end, y)) for start, end in gaps]
+            if title.startswith("(c)"):  # asks and is answered in each round
+                start, end = gaps[-1]
+                ways[-1:] = [((start, y + 2.6), (end, y + 2.6)), ((end, y - 2.6), (start, y - 2.6))]
+            for way in ways:
+                _arrow(axes, *way)
+        (_, rewarded, exploring), ranker, slate, critic = (y for y, *_ in LANES), 50, 73, 93
+        bottom, low = rewarded - 11, exploring - 18
+        _arrow(axes, (critic, rewarded - HALF), (critic, bottom), (ranker, bottom), (ranker, rewarded - HALF - 0.4))
+        _note(axes, 71, bottom, "citations of this slate: REINFORCE")
+        _note(axes, 88, exploring + 9.5, "$T$ rounds, then $S^{(T)}$")
+        _box(axes, 62, low, 24, "Experience Buffer", "queries, mean citations", "plain")
+        _arrow(axes, (slate + 4, exploring - HALF), (slate + 4, low), (74.4, low))
+        _note(axes, 85, low, "all $T$ rounds")
+        _arrow(axes, (49.6, low), (ranker - 3, low), (ranker - 3, exploring - HALF - 0.4))
+        _note(axes, 32, low, "update: this query and\nsimilar past ones, replayed")
     return figure
 
 
-def _chain(axes, y):
-    """The arrows from the query to the critic, box after box."""
-    for one, other in (("query", "retriever"), ("retriever", "ranker"), ("ranker", "slate"), ("slate", "critic")):
-        _along(axes, y, one, other)
-
-
-def _static(axes, y):
-    _lane(axes, y, "(a) Static: retriever, and a reranker tuned once")
-    _boxes(axes, y, ranker=("Reranker", "tuned offline", "frozen"), slate=("Slate", "first $s$", "plain"))
-    _box(axes, "critic", y, "LLM", "answers", "plain")
-    _chain(axes, y)
-
-
-def _rewarded(axes, y):
-    _lane(axes, y, "(b) Reranker with RL update: one slate a query, then forgotten")
-    _boxes(axes, y, ranker=("Reranker", "$z$ + noise", "learns"), slate=("Slate", "one a query", "plain"))
-    _box(axes, "critic", y, "LLM", "answers, cites", "asked")
-    _chain(axes, y)
-    _back(axes, y, "critic", "ranker")
-    _note(axes, 71, y - DROP, "citations of this slate: REINFORCE")
-
-
-def _exploring(axes, y):
-    _lane(axes, y, "(c) EAR: several slates a query, and each experience used again")
-    _boxes(axes, y, ranker=("Adapter", "$z$", "learns"), slate=("Explorer", "UCB, diversity", "query-local"))
-    _box(axes, "critic", y, "LLM", "cites, answers", "asked")
-    for one, other in (("query", "retriever"), ("retriever", "ranker"), ("ranker", "slate")):
-        _along(axes, y, one, other)
-    _along(axes, y + 2.6, "slate", "critic")
-    _along(axes, y - 2.6, "critic", "slate")
-    _note(axes, 88, y + 9.5, "$T$ rounds, then $S^{(T)}$")
-    low, middle, width = y - 18, 62, 24
-    down, up = COLUMNS["slate"][0] + 4, COLUMNS["ranker"][0] - 3
-    _put(axes, middle, low, width, "Experience Buffer", "queries, mean citations", "plain")
-    _arrow(axes, (down, y - HALF), (down, low), (middle + width / 2 + 0.4, low))
-    _note(axes, 85, low, "all $T$ rounds")
-    _arrow(axes, (middle - width / 2 - 0.4, low), (up, low), (up, y - HALF - 0.4))
-    _note(axes, 32, low, "update: this query and\nsimilar past ones, replayed")
-
-
-def _lane(axes, y, title):
-    axes.text(0, y + 10, title, fontweight="bold", va="center")
-    _box(axes, "query", y, "Query", "", "plain")
-
-
-def _boxes(axes, y, **boxes):
-    _box(axes, "retriever", y, "Retriever", "first $K$", "frozen")
-    for column, (title, below, kind) in boxes.items():
-        _box(axes, column, y, title, below, kind)
-
-
-def _box(axes, column, y, title, below, kind):
-    x, width = COLUMNS[column]
-    _put(axes, x, y, width, title, below, kind)
-
-
-def _put(axes, x, y, width, title, below, kind):
-    fill, edge, line = KINDS[kind]
-    look = {"boxstyle": "round,pad=0,rounding_size=1.2", "facecolor": fill, "edgecolor": edge, "linestyle": line}
-    axes.add_patch(FancyBboxPatch((x - width / 2, y - HALF), width, 2 * HALF, linewidth=1.3, **look))
-    axes.text(x, y + 2.1 * bool(below), title, ha="center", va="center", fontsize=8)
-    axes.text(x, y - 2.6, below, ha="center", va="center", fontsize=6.8, color=GREY)
-
-
-def _along(axes, y, one, other):
-    """An arrow between two neighbours of a lane."""
-    (here, width), (there, other_width) = COLUMNS[one], COLUMNS[other]
-    side = np.sign(there - here)
-    _arrow(axes, (here + side * (width / 2 + 0.4), y), (there - side * (other_width / 2 + 0.4), y))
-
-
-def _back(axes, y, one, other):
-    """An arrow that comes back below the lane."""
-    here, there = COLUMNS[one][0], COLUMNS[other][0]
-    _arrow(axes, (here, y - HALF), (here, y - DROP), (there, y - DROP), (there, y - HALF - 0.4))
+def _box(axes, x, y, width, title, subtitle, kind):
+    fill, edge, line, meaning = KINDS[kind]
+    look = {"facecolor": fill, "edgecolor": edge, "linestyle": line, "linewidth": 1.3, "label": meaning}
+    shape = "round,pad=0,rounding_size=1.2"
+    axes.add_patch(FancyBboxPatch((x - width / 2, y - HALF), width, 2 * HALF, boxstyle=shape, **look))
+    axes.text(x, y + 2.1 * bool(subtitle), title, ha="center", va="center", fontsize=8)
+    axes.text(x, y - 2.6, subtitle, ha="center", va="center", fontsize=6.8, color=GREY)
 
 
 def _arrow(axes, *points):
@@ -159,52 +120,41 @@ def _note(axes, x, y, text):
     axes.text(x, y, text, ha="center", va="center", fontsize=7, color=INK, backgroundcolor="white")
 
 
-def _patch(kind, name):
-    fill, edge, line = KINDS[kind]
-    return Patch(facecolor=fill, edgecolor=edge, linestyle=line, linewidth=1.3, label=name)
-
-
-# -- one query's way ---------------------------------------------------------------------------------------------------
-
-
 def candidate_scores(frame, title=""):
     """Scores of the candidates with the retriever and with the adapter before and after an update.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        A line a candidate, in the retriever's order: `candidate` (1 to K), `gold` (bool) and the scores `retriever`,
+        One row a candidate, in the retriever's order: `candidate` (1 to K), `gold` (bool) and the scores `retriever`,
         `before` and `after`.
     title : str, optional
-        What the picture shows, for readers who meet it alone.
 
     Returns
     -------
     matplotlib.figure.Figure
     """
     at = frame["candidate"].to_numpy()
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    with canvas(3.2, title) as figure:
         axes = figure.subplots()
         _candidate_axis(axes, len(frame), set(frame.loc[frame["gold"], "candidate"]))
-        for (column, label, marker, filled), colour in zip(SCORES, (GREY, COLOURS[0], COLOURS[0]), strict=True):
-            face = {"markerfacecolor": colour if filled else "white"}
-            axes.plot(at, frame[column], marker, color=colour, label=label, markersize=5.5, zorder=3, **face)
+        for column, label, colour, marker, fill in SCORES:
+            look = {"color": colour, "markerfacecolor": fill, "markersize": 5.5}
+            axes.plot(at, frame[column], marker, label=label, zorder=3, **look)
         ends = frame[[column for column, *_ in SCORES]]
         axes.vlines(at, ends.min(axis=1), ends.max(axis=1), color="#aaaaaa", linewidth=1, zorder=2)
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("Score $z$")
-        _finish(figure, [axes], title)
     return figure
 
 
 def exploration(frame, depth, gold, title=""):
-    """The slates of all rounds with their citations, and what each choice was made of (Eq. 7).
+    """Slates of all rounds with their citations, and the terms of each choice (Eq. 7).
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        A line a choice, in the order of choosing: `round` (from 1), `candidate` (1 to K), the parts `relevance`,
+        One row a choice, in the order of choosing: `round` (from 1), `candidate` (1 to K), the terms `relevance`,
         `exploration` and `redundancy` of its value, with their weights and signs, and `citation` (+1 or -1).
     depth : int
         K.
@@ -215,16 +165,14 @@ def exploration(frame, depth, gold, title=""):
     Returns
     -------
     matplotlib.figure.Figure
-        Above, rounds by candidates, + cited, - not cited, and pulls N and mean feedback after the last round. Below,
-        the parts of each chosen candidate's value, stacked, with their sum.
+        Above, rounds by candidates, + cited, - not cited, with pulls N and mean feedback after the last round. Below,
+        the terms of each chosen candidate's value, stacked, with their sum.
     """
     rounds = int(frame["round"].max())
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH, 3.3 + 0.27 * (rounds + 2)), layout="constrained")
-        grid, parts = figure.subplots(2, height_ratios=(0.27 * (rounds + 2), 1.7))
+    with canvas(3.3 + 0.27 * (rounds + 2), title) as figure:
+        grid, stacks = figure.subplots(2, height_ratios=(0.27 * (rounds + 2), 1.7))
         _slate_grid(grid, frame, rounds, depth, gold)
-        _stacks(parts, frame, gold)
-        _finish(figure, [grid, parts], title)
+        _stacks(stacks, frame, gold)
     return figure
 
 
@@ -245,34 +193,32 @@ def _slate_grid(axes, frame, rounds, depth, gold):
     _candidate_axis(axes, depth, gold)
     axes.grid(visible=False)
     axes.set_title("Slates and citations: + cited, − not cited")
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
 
 
 def _signed(value):
-    """Two characters or so, which is what a column has room for: +1, −.3, 0."""
+    """A mean in the two characters that fit a column: +1, −.3, 0."""
     text = f"{value:+.1f}".replace("-", "−").replace("0.", ".")
     return {"+.0": "0", "−.0": "0"}.get(text, text.removesuffix(".0"))
 
 
 def _stacks(axes, frame, gold):
-    """A bar a choice: positive parts upwards from 0, negative ones downwards; the sum as a mark."""
     slot = np.arange(len(frame)) + frame["round"].to_numpy()  # a gap between rounds
     up, down = np.zeros(len(frame)), np.zeros(len(frame))
-    for column, label, colour, hatch in PARTS:
+    for column, label, colour, hatch in TERMS:
         height = frame[column].to_numpy(float)
         bottom = np.where(height >= 0, up, down)
         axes.bar(slot, height, 0.8, bottom=bottom, label=label, color=colour, hatch=hatch, edgecolor="white", zorder=2)
         up, down = up + height.clip(min=0), down + height.clip(max=0)
-    total = sum(frame[column].to_numpy(float) for column, *_ in PARTS)
+    total = sum(frame[column].to_numpy(float) for column, *_ in TERMS)
     axes.plot(slot, total, "D", color=INK, markersize=4, label="value $A$", zorder=3, linestyle="")
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.use_sticky_edges = False  # bars of no height at the top would hold the limit there
     axes.margins(y=0.08)
     axes.set_xticks(slot, [f"{one}\n{STAR}" if one in gold else f"{one}" for one in frame["candidate"]], fontsize=7)
     axes.set_xlabel("Chosen candidates, in the order of choosing, round after round")
-    axes.set_ylabel("Parts of Eq. 7")
+    axes.set_ylabel("Terms of Eq. 7")
     for t, middle in frame.assign(slot=slot).groupby("round")["slot"].mean().items():
         axes.annotate(f"round {t}", (middle, 1), (0, 3), axes.get_xaxis_transform(), "offset points", ha="center")
     axes.grid(axis="x", visible=False)
@@ -280,7 +226,7 @@ def _stacks(axes, frame, gold):
 
 
 def slates(chosen, gold, count, title=""):
-    """Several slates for one query below each other, with their gold candidates marked.
+    """Several slates for one query, with their gold candidates marked.
 
     Parameters
     ----------
@@ -297,8 +243,7 @@ def slates(chosen, gold, count, title=""):
     matplotlib.figure.Figure
     """
     size = max(map(len, chosen.values()))
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH, 0.7 + 0.36 * len(chosen)), layout="constrained")
+    with canvas(0.7 + 0.36 * len(chosen), title) as figure:
         axes = figure.subplots()
         for line, members in enumerate(chosen.values()):
             for place, candidate in enumerate(members, 1):
@@ -316,25 +261,13 @@ def slates(chosen, gold, count, title=""):
         axes.grid(visible=False)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        _finish(figure, [], title)
     return figure
 
 
 def _candidate_axis(axes, depth, gold):
-    """Candidates 1 to K side by side; gold ones are shaded and have a star."""
     for candidate in gold:
-        axes.axvspan(candidate - 0.5, candidate + 0.5, color=SHADE, zorder=0)
+        axes.axvspan(candidate - 0.5, candidate + 0.5, color="#eeeeee", zorder=0)
     names = [f"{one}\n{STAR}" if one in gold else f"{one}" for one in range(1, depth + 1)]
     axes.set_xticks(range(1, depth + 1), names, fontsize=7)
     axes.set_xlim(0.4, depth + 0.6)
     axes.set_xlabel(f"Candidate: its rank with the retriever ({STAR} gold)")
-
-
-def _finish(figure, all_axes, title):
-    """The title above, and one legend below, where it covers no data."""
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=LOOK["font.size"], fontweight="bold")
-    for axes in all_axes:
-        handles, labels = axes.get_legend_handles_labels()
-        if handles:
-            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
