@@ -1,9 +1,9 @@
-"""A file in the form of LongMemEval_S, of full size or smaller, made from a seed: its counts, its lengths, no sense.
+"""A synthetic file in the form of LongMemEval_S, of full size or smaller, from a seed.
 
-The counts are those of the publisher's cleaned file as far as they are known: questions by type, sessions and turns,
-each once and with repetition, abstention questions, answers that are numbers, gold on turns of the assistant alone.
-Texts have the lengths, and the share with letters of two bytes in memory, of some of its questions; the words are drawn
-at random. A gold turn holds two rare words that its question asks for.
+It has the known counts of the publisher's cleaned file (questions by type, sessions and turns with and without
+repetition, abstentions, numeric answers, gold on the assistant's turns alone), and the lengths of texts, and the share
+with letters of two bytes in memory, of some of its questions. Words are random; a gold turn holds two rare words that
+its question asks for.
 """
 
 import hashlib
@@ -45,7 +45,6 @@ class Size(NamedTuple):
 
 
 FULL = Size()
-SMALL = Size(40, 400, 3_001, 480, abstentions=3, repeated=2, numbers=3, assistant_only=4)
 
 
 def write(path, size=FULL, seed=0):
@@ -63,12 +62,8 @@ def entries(size, seed=0):
     rng = np.random.default_rng(seed)
     lengths = _session_lengths(rng, size)
     abstains, answered = np.split(rng.permutation(size.questions), [size.abstentions])
-    numbers, assistant_only, repeats = (
-        rng.permutation(among)[:count]
-        for among, count in (
-            (answered, size.numbers), (answered, size.assistant_only), (size.questions, size.repeated),
-        )
-    )  # fmt: skip
+    numbers, assistant_only = (rng.permutation(answered)[:count] for count in (size.numbers, size.assistant_only))
+    repeats = rng.permutation(size.questions)[: size.repeated]
     types = np.repeat(list(TYPES), [-(-count * size.questions // FULL.questions) for count in TYPES.values()])
     for number, (evidence, fillers) in enumerate(_haystacks(rng, size)):
         scope = f"made{number}{longmemeval.ABSTENTION * (number in abstains)}"
@@ -107,9 +102,8 @@ def _haystacks(rng, size):
     """Numbers of the sessions of each haystack: its evidence; and fillers, new ones and those of earlier haystacks."""
     new = np.full(size.questions, size.sessions // size.questions)
     new[: size.sessions - new.sum()] += 1
-    again = rng.multinomial(
-        size.appearances - size.sessions - size.repeated, np.full(size.questions - 1, 1 / (size.questions - 1))
-    )
+    others = size.questions - 1
+    again = rng.multinomial(size.appearances - size.sessions - size.repeated, np.full(others, 1 / others))
     start, known = 0, []
     for count, more in zip(new.tolist(), [0, *again.tolist()], strict=True):
         evidence, fresh = range(start, start + EVIDENCE), range(start + EVIDENCE, start + count)
