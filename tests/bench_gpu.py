@@ -76,7 +76,7 @@ def training():
     rate = matrix_rate(torch.float32)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print(f"matrix product, float32: {2 * rate / 1e12:.1f} TFLOP/s")
-    wide = settings.candidates("locomo", "mpnet", 20).to(DEVICE)
+    wide = settings.candidates_of(settings.Setting(dataset="locomo", encoder="mpnet"), 20).to(DEVICE)
     run(Config(), wide, (0,))
     total, spent = 0, 0
     for name in ABLATION:
@@ -90,7 +90,7 @@ def training():
         print(f"  {name:18} {seconds:6.2f} s  {100 * done / seconds / rate:5.1f} % of the rate  recall {reached}")
     share = 100 * total / spent / rate
     print(f"ablation, 16 seeds, d = {wide.bank.shape[1]}: {spent:.1f} s (30 s at most), {share:.1f} %")
-    turned = settings.candidates("locomo", "minilm", 20).rotated(3584).to(DEVICE)
+    turned = settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), 20).rotated(3584).to(DEVICE)
     run(Config(), turned, (0,))
     seconds, (learner, train, steps, values) = timed(lambda: run(Config(), turned, (0, 1, 2)))
     share = 100 * multiply_adds(learner, train, steps) / seconds / rate

@@ -342,7 +342,7 @@ def test_on_questions_nothing_is_fitted_to_evaluation_questions(toy, spending, m
     assert all(np.array_equal(again.values[name], spending.values[name], equal_nan=True) for name in bandits.BANDITS)
     assert spending.values["posterior"].shape == (7, 2, 2, len(spending.queries[0])) == spending.gain.shape
     assert [practice.worth.shape for practice in spending.practice] == [(5, len(told[3])) for told in fitted]
-    static = runs.run_control(setting, "retriever")
+    static = runs.answers(setting, "retriever")
     for name in ("posterior", bandits.CONTROL):
         assert np.array_equal(spending.reached(name, 0), static.values[:1], equal_nan=True)
 
@@ -369,7 +369,7 @@ def trained(toy, taught):
 
 def test_each_seed_s_ranking_is_that_of_its_own_adapter_with_the_rate_it_chose(toy, taught, trained):
     setting, config, found, *_ = toy
-    answered = runs.run_chosen(setting, "ear_adapter", RATES)
+    answered = runs.answers(setting, "ear_adapter", RATES)
     assert np.array_equal(trained.reached(bandits.CONTROL, 0), answered.values[:1], equal_nan=True)
     reached = {}
     for seed, rate in itertools.product(range(2), range(2)):

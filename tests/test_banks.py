@@ -291,10 +291,10 @@ def test_an_adapter_that_changes_nothing_leaves_the_ranking(path):
 def test_both_uses_of_an_adapter_on_questions():
     setting, config = Setting(dataset="toy", seeds=2), Config(**VARIANTS["ear_adapter"].changes)
     values, queries, overlap = large_banks.on_questions(setting)
-    usual = runs.run_variant(setting, "ear_adapter")
+    usual = runs.answers(setting, "ear_adapter")
     assert (queries == usual.queries).all() and overlap.shape == queries.shape
     assert np.nanmean(values["ear_adapter"] == usual.values) > 0.9  # sums in another order may turn a near tie
-    assert np.array_equal(values["retriever"], runs.run_control(setting, "retriever").values, equal_nan=True)
+    assert np.array_equal(values["retriever"], runs.answers(setting, "retriever").values, equal_nan=True)
     found, searched = candidates_of(setting, config.depth), benchmark("toy")
     W = runs.trained_weights(setting, config)[:, 1]
     for number, value, shared in zip(queries[1], values[large_banks.FOLDED][0, 1], overlap[1], strict=True):

@@ -72,9 +72,8 @@ def test_too_few_conversations_or_questions_are_told(setting):
 @pytest.mark.parametrize("name", ["retriever", "ear_adapter", "ear", "explorer_test", "equal_calls_2"])
 def test_answers_hold_the_slates_that_were_measured(name):
     setting = Setting(**SMALL, split="conversation")
-    reach = runs.run_variant if name in VARIANTS else runs.run_control
-    values, queries, slates = reach(setting, name)
-    found = settings.candidates("toy", "minilm", 20)
+    values, queries, slates = runs.answers(setting, name)
+    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
     asked = queries >= 0
     again = measures.measure(found, torch.from_numpy(queries), torch.from_numpy(slates).long().clamp(min=0))
     np.testing.assert_array_equal(again[:, asked], values[:, asked])
@@ -83,7 +82,7 @@ def test_answers_hold_the_slates_that_were_measured(name):
 
 def test_bm25_ranks_by_words():
     """Asked in the very words of a gold turn, it puts a gold turn of the question's own conversation first."""
-    benchmark, found = settings.benchmark("toy"), settings.candidates("toy", "minilm", 20)
+    benchmark, found = settings.benchmark("toy"), settings.candidates_of(settings.Setting(dataset="toy"), 20)
     texts = {memory.id: memory.text for memory in benchmark.memories}
     asked = [query._replace(text=texts[query.gold[0]]) for query in benchmark.asked if query.gold]
     ranked = first_stage.by_words(dataclasses.replace(benchmark, queries=tuple(asked)), found, 5)
@@ -94,18 +93,18 @@ def test_bm25_ranks_by_words():
 
 
 def test_the_learning_rate_is_chosen_where_it_did_best():
-    setting, rates = Setting(**SMALL), [1e-5, 3e-4, 3e-3]
-    chosen, reached = runs.tuned_rates(setting, "ear_adapter", rates, optimizer="adam")
-    assert set(reached) == set(rates)
-    answers = runs.run_tuned(setting, "ear_adapter", rates, optimizer="adam")
-    for seed, rate in enumerate(chosen):
-        assert reached[rate][seed] == max(values[seed] for values in reached.values())
-        values, queries, slates = runs.run_variant(setting, "ear_adapter", learning_rate=rate)
+    setting, choices = Setting(**SMALL), [{"learning_rate": rate} for rate in (1e-5, 3e-4, 3e-3)]
+    chosen, reached = runs.tuned(setting, "ear_adapter", choices, optimizer="adam")
+    assert set(reached) == {0, 1, 2}
+    answers = runs.answers(setting, "ear_adapter", chosen, optimizer="adam")
+    for seed, choice in enumerate(chosen):
+        assert reached[choices.index(choice)][seed] == max(values[seed] for values in reached.values())
+        values, queries, slates = runs.answers(setting, "ear_adapter", **choice)
         np.testing.assert_array_equal(answers.values[:, seed], values[:, seed])
         np.testing.assert_array_equal(answers.queries[seed], queries[seed])
         np.testing.assert_array_equal(answers.slates[seed], slates[seed])
     with pytest.raises(FloatingPointError, match="diverges with every choice"):
-        runs.tuned_rates(Setting(**SMALL), "ear_adapter", [1e300], optimizer="sgd", normalise=False)
+        runs.tuned(Setting(**SMALL), "ear_adapter", [{"learning_rate": 1e300}], optimizer="sgd", normalise=False)
 
 
 def test_a_reading_changes_those_whom_it_concerns():
@@ -115,17 +114,17 @@ def test_a_reading_changes_those_whom_it_concerns():
     assert all("difference" not in row for row in usual.values())
     noisy = by["with Gumbel noise"]
     (row,) = comparisons.under(setting, noisy, ["ear_adapter"], baseline="rmm")
-    rmm, _ = runs.run_variant(setting, "rmm", test_noise=True)[:2]
-    usual_adapter, queries, _ = runs.run_variant(setting, "ear_adapter")
+    rmm, _ = runs.answers(setting, "rmm", test_noise=True)[:2]
+    usual_adapter, queries, _ = runs.answers(setting, "ear_adapter")
     assert row["measured"] == usual["ear_adapter"]["measured"]
     assert row["difference"] == pytest.approx(measures.summary(usual_adapter[0] - rmm[0], queries)["measured"])
     (control,) = comparisons.under(setting, by["once per query and memory"], ["equal_calls_2"])
-    values, queries, _ = runs.run_control(setting, "equal_calls_2", errors="persistent")
+    values, queries, _ = runs.answers(setting, "equal_calls_2", errors="persistent")
     assert control["measured"] == measures.summary(values[0], queries)["measured"]
     (other,) = comparisons.under(setting, by["by conversation"], ["rmm"])
     assert other["split"] == "conversation" and "difference" not in other  # other questions
     any_gold = by["any gold turn is enough"]
-    values, queries, _ = runs.run_variant(setting, "rmm")
+    values, queries, _ = runs.answers(setting, "rmm")
     (hit,) = comparisons.under(setting, any_gold, ["rmm"])
     assert hit["metric"] == "hitrate@5" and hit["measured"] == measures.summary(values[1], queries)["measured"]
     assert hit["difference"] == pytest.approx(measures.summary(values[1] - values[0], queries)["measured"])
@@ -193,8 +192,8 @@ def test_trained_weights_are_those_of_the_run():
     setting, config = Setting(**SMALL, split="conversation"), Config()
     weights = runs.trained_weights(setting, config)
     assert weights.shape == (2, 2, 384, 384)
-    found = settings.candidates("toy", "minilm", 20)
-    _, queries, slates = runs.run_variant(setting, "ear_adapter")
+    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
+    _, queries, slates = runs.answers(setting, "ear_adapter")
     for seed in range(2):
         asked = queries[seed][queries[seed] >= 0]
         q = found.query[asked] @ (torch.eye(384) + weights[0, seed]).T
@@ -241,7 +240,7 @@ def test_a_damaged_cache_file_is_found_out_and_made_again(damage):
 def test_a_run_outlives_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     expected = runs.run(Setting(**SMALL), Config(replay_size=1))
-    settings.candidates("toy", "minilm", 20)  # retrieved already; only the run is stored below
+    settings.candidates_of(settings.Setting(dataset="toy"), 20)  # retrieved already; only the run is stored below
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="not cached: cannot write"):
         found = runs.run(Setting(**SMALL), Config(replay_size=1))
@@ -268,7 +267,7 @@ def test_a_changed_algorithm_never_serves_old_runs_and_a_changed_text_does(tmp_p
 
 
 def test_a_configuration_is_part_of_a_key_by_its_values():
-    found = settings.candidates("toy", "minilm", 20)
+    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
     keys = {runs._key(Setting(), config, found) for config in (Config(), Config(ucb=0.5), Config(ucb=0.6))}
     assert len(keys) == 2
 
@@ -285,19 +284,19 @@ def test_a_seed_s_run_does_not_depend_on_the_others(split):
 
 def test_what_does_not_learn_is_the_start_of_what_learns():
     setting = Setting(**SMALL)
-    retriever, queries, _ = runs.run_variant(setting, "retriever")
-    found = settings.candidates("toy", "minilm", 20)
+    retriever, queries, _ = runs.answers(setting, "retriever")
+    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
     expected = measures.measure(found, torch.from_numpy(queries), torch.arange(5).expand(*queries.shape, 5))
     np.testing.assert_array_equal(retriever, expected)
 
 
 def test_no_variant_passes_the_ceiling():
     setting = Setting(**SMALL)
-    ceiling, *_ = runs.run_control(setting, "ceiling")
+    ceiling, *_ = runs.answers(setting, "ceiling")
     for name, variant in VARIANTS.items():
         if variant.reranker == "monot5":  # its weights may not be at hand; tests/test_rerankers.py has a tiny one
             continue
-        values, *_ = runs.run_variant(setting, name)
+        values, *_ = runs.answers(setting, name)
         assert (values[0] <= ceiling[0])[~np.isnan(values[0])].all(), name
 
 
@@ -325,9 +324,9 @@ def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant():
     rows = comparisons.curve(setting, "ear_adapter")
     assert [row["training_queries"] for row in rows] == [0, 8, 16, 24]
     assert {row["metric"] for row in rows} == {"recall@5"}
-    values, queries, _ = runs.run_variant(setting, "ear_adapter")
+    values, queries, _ = runs.answers(setting, "ear_adapter")
     assert rows[-1]["measured"] == measures.summary(values[0], queries)["measured"]
-    values, *_ = runs.run_variant(setting, "retriever")
+    values, *_ = runs.answers(setting, "retriever")
     assert rows[0]["measured"] == measures.summary(values[0], queries)["measured"]
 
 
@@ -347,8 +346,8 @@ def test_training_that_diverges_is_an_error_and_never_a_result(objective, rate):
 
 @pytest.mark.parametrize("changes", [{"init": "normal"}, {"test_noise": True}])
 def test_the_retriever_is_the_first_stage_under_every_option(changes):
-    usual, *_ = runs.run_variant(Setting(**SMALL), "retriever")
-    other, *_ = runs.run_variant(Setting(**SMALL), "retriever", **changes)
+    usual, *_ = runs.answers(Setting(**SMALL), "retriever")
+    other, *_ = runs.answers(Setting(**SMALL), "retriever", **changes)
     np.testing.assert_array_equal(usual, other)
 
 
@@ -361,7 +360,7 @@ def test_an_unknown_variant_or_control_is_named(name):
 def test_a_cached_run_of_another_key_is_found_out():
     setting, config = Setting(**SMALL), Config(replay_size=2)
     expected = runs.run(setting, config)
-    found = settings.candidates("toy", "minilm", 20)
+    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
     path = paths.cache() / "runs" / f"{runs._key(setting, config, found)}.npz"
     runs.run(setting, Config(replay_size=3))
     other = runs._key(setting, Config(replay_size=3), found)

@@ -18,7 +18,7 @@ CHOICES = [{"learning_rate": 1e-4}, {"learning_rate": 1e-3}]
 
 
 def test_fused_candidates_are_those_of_a_plain_loop():
-    benchmark, found = settings.benchmark("toy"), settings.candidates("toy", "minilm", 20)
+    benchmark, found = settings.benchmark("toy"), settings.candidates_of(settings.Setting(dataset="toy"), 20)
     fused = candidates.fused(benchmark, found, 20)
     words = list(candidates._scored_by_words(benchmark, "dialogue"))
     for number in range(0, len(found.query), 7):
@@ -47,16 +47,16 @@ def test_a_hybrid_setting_has_fused_candidates_with_the_scores_of_words():
     found = settings.candidates_of(setting, 30)
     assert found.index.shape == found.side.shape == (len(found.query), 30)
     assert torch.equal(found.index, candidates.fused(settings.benchmark("toy"), found, 30).index)
-    answers = runs.run_variant(setting, "ear_adapter", **ASSIMILATION, **HYBRID | {"depth": 30})
-    assert np.nanmean(answers.values[0]) > np.nanmean(runs.run_control(setting, "retriever").values[0])
+    answers = runs.answers(setting, "ear_adapter", **ASSIMILATION, **HYBRID | {"depth": 30})
+    assert np.nanmean(answers.values[0]) > np.nanmean(runs.answers(setting, "retriever").values[0])
 
 
 def test_a_seed_runs_with_what_it_chose():
     setting = Setting(**TOY, split="conversation")  # seeds that evaluate different numbers of questions
     chosen = [CHOICES[1], CHOICES[0]]
-    mixed = runs.run_chosen(setting, "ear_adapter", chosen, **ASSIMILATION)
+    mixed = runs.answers(setting, "ear_adapter", chosen, **ASSIMILATION)
     for seed, choice in enumerate(chosen):
-        alone = runs.run_variant(setting, "ear_adapter", **ASSIMILATION, **choice)
+        alone = runs.answers(setting, "ear_adapter", **ASSIMILATION, **choice)
         held = mixed.queries[seed] >= 0
         assert np.array_equal(mixed.queries[seed, held], alone.queries[seed][alone.queries[seed] >= 0])
         assert np.array_equal(mixed.values[:, seed, held], alone.values[:, seed][:, alone.queries[seed] >= 0], True)
@@ -64,7 +64,7 @@ def test_a_seed_runs_with_what_it_chose():
 
 
 def test_a_curve_of_a_seed_is_that_of_what_it_chose():
-    """Each seed follows its own choice, and the end of the curve is what `run_chosen` answers."""
+    """Each seed follows its own choice, and the end of the curve is what `answers` returns."""
     setting, chosen = Setting(**TOY, evaluate_every=80), [CHOICES[1], CHOICES[0]]
     points = comparisons.curve(setting, "ear_adapter", chosen, **ASSIMILATION)
     alone = [runs.run(setting, Config(**ASSIMILATION, **choice)).adapter[:, 0, seed]
@@ -74,7 +74,7 @@ def test_a_curve_of_a_seed_is_that_of_what_it_chose():
     same, swapped = (comparisons.curve(setting, "ear_adapter", one, **ASSIMILATION)[-1]["measured"]
                      for one in (None, chosen[::-1]))  # fmt: skip
     assert len({points[-1]["measured"], same, swapped}) == 3
-    values, *_ = runs.run_chosen(setting, "ear_adapter", chosen, **ASSIMILATION)
+    values, *_ = runs.answers(setting, "ear_adapter", chosen, **ASSIMILATION)
     assert points[-1]["measured"] == pytest.approx(100 * np.nanmean(values[0], axis=1).mean())
 
 
@@ -84,11 +84,11 @@ def test_a_choice_is_made_on_training_questions_alone(monkeypatch):
     plain = runs.run
     monkeypatch.setattr(runs, "run", lambda *request: seen.append(plain(*request)) or seen[-1])
     chosen, reached = runs.tuned(setting, "ear_adapter", CHOICES, **ASSIMILATION)
-    scopes = settings.candidates("toy", "minilm", 20).scopes
+    scopes = settings.candidates_of(settings.Setting(dataset="toy"), 20).scopes
     for seed in range(2):
         _, evaluation = settings.split(scopes, setting, seed)
         assert all(not set(evaluation) & set(result.queries[seed]) for result in seen)
-        assert reached[chosen[seed]][seed] == max(recall[seed] for recall in reached.values())
+        assert reached[CHOICES.index(chosen[seed])][seed] == max(recall[seed] for recall in reached.values())
 
 
 def test_the_number_of_passes_is_chosen_with_the_rest(monkeypatch):
@@ -103,7 +103,7 @@ def test_the_number_of_passes_is_chosen_with_the_rest(monkeypatch):
         where = Setting(**TOY, train_queries=160, validate_on_training=True, epochs=choice["epochs"])
         alone = plain(where, Config(**ASSIMILATION, learning_rate=choice["learning_rate"]))
         assert reached[number] == pytest.approx(100 * np.nanmean(alone.adapter[-1, 0], axis=1))
-    answers = runs.run_chosen(setting, "ear_adapter", [choices[0], choices[1]], **ASSIMILATION)
+    answers = runs.answers(setting, "ear_adapter", [choices[0], choices[1]], **ASSIMILATION)
     for seed in range(2):
         alone = plain(Setting(**TOY, train_queries=160, epochs=seed + 1), Config(**ASSIMILATION, learning_rate=1e-4))
         assert np.array_equal(answers.values[:, seed], alone.adapter[-1, :, seed], equal_nan=True)
@@ -112,7 +112,7 @@ def test_the_number_of_passes_is_chosen_with_the_rest(monkeypatch):
 def test_a_choice_that_diverges_is_never_made():
     choices = [{"learning_rate": 1e30, "optimizer": "sgd"}, CHOICES[0]]
     chosen, reached = runs.tuned(Setting(**TOY), "ear_adapter", choices)
-    assert chosen == [1, 1] and list(reached) == [1]
+    assert chosen == [CHOICES[0]] * 2 and list(reached) == [1]
     with pytest.raises(FloatingPointError, match="diverges with every choice of"):
         runs.tuned(Setting(**TOY), "ear_adapter", choices[:1])
 
@@ -130,8 +130,8 @@ def test_conversations_arrive_one_after_the_other():
 def test_a_stream_is_answered_before_it_is_learned_from():
     """Test-then-learn by hand: a learner that is stopped before each batch answers it as the stream says."""
     setting, config = Setting(**TOY), Config(**ASSIMILATION, learning_rate=1e-3, batch_size=4)
-    found = settings.candidates("toy", "minilm", 20)
-    streamed = drift.stream(setting, config)
+    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
+    streamed = drift.run_stream(setting, config)
     order = torch.from_numpy(streamed.queries[[1]])
     for stop in (0, 4, 40):
         learner = runs.Learner(config, found, runs.critic_of(config, found, (1,), order), (1,))
@@ -139,7 +139,7 @@ def test_a_stream_is_answered_before_it_is_learned_from():
         for _ in range(stop // 4):
             next(steps)
         batch = order[:, stop : stop + 4]
-        recall = runs.evaluate.measure(found, batch, learner.retrieve(batch))[0]
+        recall = runs.measures.measure(found, batch, learner.retrieve(batch))[0]
         assert np.array_equal(streamed.first[1, stop : stop + 4], recall[0], equal_nan=True)
     assert np.array_equal(streamed.first[:, :4], streamed.static[:, :4], equal_nan=True)
     last = streamed.place == streamed.place.max()
@@ -151,13 +151,13 @@ def test_a_stream_is_answered_before_it_is_learned_from():
 def test_a_conversation_is_asked_again_as_soon_as_its_last_question_was_learned_from():
     """By hand: a learner stopped at the first update that reaches the end of a conversation, and not one later."""
     config = Config(**ASSIMILATION, learning_rate=1e-4)
-    found, streamed = settings.candidates("toy", "minilm", 20), drift.stream(Setting(**TOY), config)
+    found, streamed = settings.candidates_of(settings.Setting(dataset="toy"), 20), drift.run_stream(Setting(**TOY), config)
     order, place = torch.from_numpy(streamed.queries[[1]]), streamed.place[1]
     learner = runs.Learner(config, found, runs.critic_of(config, found, (1,), order), (1,))
     steps, in_time, late = learner.train(order), [], []
 
     def recall(at):
-        return runs.evaluate.measure(found, order[:, at], learner.retrieve(order[:, at]))[0, 0]
+        return runs.measures.measure(found, order[:, at], learner.retrieve(order[:, at]))[0, 0]
 
     for conversation in range(place.max() + 1):
         at = np.flatnonzero(place == conversation)

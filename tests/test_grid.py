@@ -131,7 +131,7 @@ def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):
     assert grid.main(arguments) == 0
     assert capsys.readouterr() == (first.out, "")
     assert {file: file.stat().st_mtime_ns for file in empty.iterdir()} == before
-    ear = runs.run_variant(settings.Setting(dataset="toy", seeds=2), "ear")
+    ear = runs.answers(settings.Setting(dataset="toy", seeds=2), "ear")
     assert f"{100 * np.nanmean(ear.values[0], 1).mean():.1f} ±" in rows[1]
 
 

@@ -80,7 +80,7 @@ def test_each_question_searches_its_own_conversation():
 
 
 def test_one_question_at_a_time_is_answered_as_in_one_batch():
-    benchmark, found = settings.benchmark("toy"), settings.candidates("toy", "minilm", Config().depth)
+    benchmark, found = settings.benchmark("toy"), settings.candidates_of(settings.Setting(dataset="toy"), Config().depth)
     asked = np.arange(12, 0, -1)
     times, batched = latency.on_questions(benchmark, found, asked, METHODS)
     assert list(times) == ["file", "memory"]
@@ -117,7 +117,7 @@ def test_sizes_that_cannot_be_are_refused(memories, message):
 def test_rows_say_what_was_timed():
     seconds = {name: np.array([0.1, 0.2, 0.9]) + more for more, name in enumerate(METHODS)}
     taken = latency.Times(np.array([1.0, 2.0, 5.0]), seconds, {}, {})
-    rows = latency.rows(taken, dataset="toy", encoder="minilm", storage="file")
+    rows = latency.rows(taken, dataset="toy", storage="file")
     assert all(row["varies"] and (row["dataset"], row["storage"]) == ("toy", "file") for row in rows)
     by_key = {(row["variant"], row["metric"]): row for row in rows}
     assert len(by_key) == len(rows) == 4 * (len(METHODS) + 1) + 1

@@ -87,7 +87,7 @@ def test_the_subset_is_the_first_of_seed_0_and_grows_from_its_end():
 
 def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server, reached):
     answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
-    found = settings.candidates("toy", "minilm", 20)
+    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
     memories = settings.benchmark("toy").memories
     number = answers.subset(SETTING, 1)[0]
     expected = [memories[found.index[number, at]] for at in range(5)]

@@ -194,7 +194,7 @@ def test_the_texts_differ_by_the_order_alone(attack):
 
 def test_the_memory_that_asks_to_be_cited_holds_no_gold():
     attack = planted.on_critic(SETTING, NUMBER)
-    found = settings.candidates("toy", "minilm", 20)
+    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
     for place, query in enumerate(attack.queries[0]):
         ordered = [planted.CITE_ME in text for text in attack.given["with"][place][1:]]
         assert not found.gold[query, np.flatnonzero(ordered)].any() and sum(ordered) == 1

@@ -330,11 +330,7 @@ def test_a_small_experiment_runs_from_the_data_folder(folder, monkeypatch):
     content = hashlib.sha256((folder / longmemeval.FILE).read_bytes()).hexdigest()
     monkeypatch.setitem(download.FILES, longmemeval.FILE, download.File("", content, "MIT"))
     monkeypatch.setenv("EARLIB_DATA", str(folder))
-    known = (
-        settings.benchmark,
-        settings._retrieved,
-        settings.scopes,
-    )  # loaded once a process; here for this test alone
+    known = (settings.benchmark, settings._candidates)  # loaded once a process; here for this test alone
     setting = settings.Setting(dataset="longmemeval", seeds=1)
     for one in known:
         one.cache_clear()

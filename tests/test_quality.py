@@ -127,7 +127,7 @@ def test_the_rows_of_a_model_and_of_a_simulated_critic(server):
         assert (row["llm"], row["varies"], row["unparsed"], row["refused"]) == ("m", True, 0, 0)
         assert not row.get("sees_gold") and not other.get("llm") and not other.get("varies")
     assert [key for key, row in simulated.items() if row.get("sees_gold")] == [("ear", "recall@5")]
-    static = runs.run_control(FEW, "retriever")
+    static = runs.answers(FEW, "retriever")
     for variant, asked in (("ear_adapter", static.queries.shape[1]), ("ear", ASSISTED)):
         row = model[variant, "recall@5"]
         assert row["n_queries"] + row["excluded"] == asked

@@ -356,14 +356,14 @@ def test_a_whole_experiment_with_side_information(tiny, monkeypatch):
     """EAR on a reranker's scores, on that of no weight, and the reranker alone, from the registry to the measures."""
     monkeypatch.setitem(rerankers.REGISTRY, "monot5", dataclasses.replace(tiny, name="monot5"))
     setting = Setting(**SMALL)
-    ear, queries, slates = runs.run_variant(setting, "ear")
+    ear, queries, slates = runs.answers(setting, "ear")
     for name in ("monot5_ear", "bm25_ear"):
-        without = runs.run_variant(setting, name, side=0.0)
+        without = runs.answers(setting, name, side=0.0)
         np.testing.assert_array_equal(without.slates, slates)
-        with_side = runs.run_variant(setting, name)
+        with_side = runs.answers(setting, name)
         assert not np.array_equal(with_side.slates, slates) and np.array_equal(with_side.queries, queries)
-    only = runs.run_variant(setting, "monot5_ear", side=1e6, diversity=0.0, exploration=0.0, relevance=0.0)
-    alone = runs.run_control(setting, "monot5")
+    only = runs.answers(setting, "monot5_ear", side=1e6, diversity=0.0, exploration=0.0, relevance=0.0)
+    alone = runs.answers(setting, "monot5")
     np.testing.assert_array_equal(only.slates, alone.slates)  # with nothing but its scores, EAR is the reranker
     side = candidates_of(Setting(**SMALL, reranker="monot5"), 20).side.numpy()
     scored = np.take_along_axis(side[queries], alone.slates, -1)
@@ -372,8 +372,8 @@ def test_a_whole_experiment_with_side_information(tiny, monkeypatch):
 
 def test_words_alone_rank_the_candidates():
     setting = Setting(**SMALL)
-    values, queries, slates = runs.run_control(setting, "bm25_reranked")
+    values, queries, slates = runs.answers(setting, "bm25_reranked")
     side = candidates_of(Setting(**SMALL, reranker="bm25"), 20).side.numpy()
     np.testing.assert_array_equal(slates, np.argsort(-side[queries], axis=-1, kind="stable")[..., :5])
-    ceiling = runs.run_control(setting, "ceiling").values
+    ceiling = runs.answers(setting, "ceiling").values
     assert (values[0] <= ceiling[0])[~np.isnan(values[0])].all()

@@ -106,7 +106,7 @@ def test_the_readings_are_ordered(orders):
 @pytest.fixture(scope="module")
 def answered():
     setting = Setting(dataset="toy", store="both", seeds=2, split="conversation")
-    return setting, settings.candidates("toy", "minilm", 20, "both"), runs.answers(setting, "retriever")
+    return setting, settings.candidates_of(settings.Setting(dataset="toy", store="both"), 20), runs.answers(setting, "retriever")
 
 
 def test_both_stores_together_are_the_measure_of_the_run(answered):
@@ -120,7 +120,7 @@ def test_both_stores_together_are_the_measure_of_the_run(answered):
 
 def test_one_store_alone_is_searched_alone():
     setting = Setting(dataset="toy", store="observation", seeds=2)
-    of_toy = settings.candidates("toy", "minilm", 20, "observation")
+    of_toy = settings.candidates_of(settings.Setting(dataset="toy", store="observation"), 20)
     values, queries, chosen = runs.answers(setting, "retriever")
     np.testing.assert_array_equal(measures.of_store(of_toy, queries, chosen, "observation"), values)
     assert (measures.chosen(of_toy, queries, chosen, "observation") == 5).all()

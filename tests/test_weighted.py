@@ -43,5 +43,5 @@ def test_each_seed_takes_the_weight_that_is_best_on_questions_it_kept_from_train
 def test_no_weight_is_the_retriever():
     setting = Setting(**HYBRID)
     answers, _ = fixed_weight.run_weighted(setting.model_copy(update={"first_stage": "dense"}), 20, [0.0])
-    static = runs.run_control(Setting(dataset="toy", seeds=3), "retriever")
+    static = runs.answers(Setting(dataset="toy", seeds=3), "retriever")
     assert np.array_equal(answers.values, static.values, equal_nan=True)

@@ -1,30 +1,68 @@
-"""Rows of a record: systems against a baseline, on the same questions."""
+"""Comparisons: rows of a record with the measures of systems and their paired differences to a baseline."""
 
 import numpy as np
 
 from earlib.core.config import READINGS, VARIANTS, near
 from earlib.experiments.measures import MEASURES, difference, only, summary
-from earlib.experiments.runs import answers, chosen_run, distinct, run_control, run_tuned, run_variant
-from earlib.experiments.settings import Setting, benchmark, scopes
+from earlib.experiments.runs import answers, distinct_choices, tuned, variant_run
+from earlib.experiments.settings import Setting, benchmark
+
+
+def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES, scale=100, tested=True, **keys):
+    """Rows of a record: one a measure, with its interval and its paired difference to a baseline.
+
+    Parameters
+    ----------
+    setting : Setting
+    variant : str
+    values, queries : numpy.ndarray
+        `[m, R, E]` and `[R, E]`, as in `runs.Answers`.
+    baseline : numpy.ndarray, optional
+        Values of the baseline for the same questions.
+    measures : sequence of str
+        Names of the m measures; further names are ignored.
+    scale : float
+        Unit of the rows, as in `measures.summary`.
+    tested : bool
+        Whether the difference has a permutation test.
+    **keys
+        Further keys and fields of the rows.
+
+    Returns
+    -------
+    list of dict
+    """
+    made = []
+    scopes = np.unique([query.scope for query in benchmark(setting.dataset).asked], return_inverse=True)[1]
+    for number, measure in enumerate(measures[: len(values)]):
+        row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
+        row |= {"metric": measure, **keys, **summary(values[number], queries, scopes, scale)}
+        if baseline is not None:
+            gap = difference(values[number], baseline[number], queries, scopes, scale, tested)
+            ends = ("low", "high", "scope_low", "scope_high")
+            row |= {f"difference_{end}": gap[end] for end in ends if end in gap}
+            row |= {"difference": gap["measured"], "p": gap.get("p")}
+        made.append(row)
+    return made
 
 
 def compare(setting, names, baseline, **changes):
-    """Run variants and controls, each against the same baseline on the same questions.
+    """Run variants and controls, and compare each with the same baseline on the same questions.
 
     Parameters
     ----------
     setting : Setting
     names : sequence of str
-        Keys of `config.VARIANTS`, "ceiling", or "equal_calls_2" and the like.
+        As in `runs.answers`.
     baseline : str
-        The one that all are compared with.
+        Likewise.
     **changes
-        Hyper-parameters that differ from the paper's defaults, for all.
+        Hyper-parameters of all that differ from the paper's defaults.
 
     Returns
     -------
     list of dict
-        Rows as in `rows`; those of the baseline come without a difference.
+        As from `rows`; those of the baseline have no difference.
     """
     reached = {name: answers(setting, name, **changes) for name in (baseline, *names)}
     values = {name: one.values for name, one in reached.items()}
@@ -32,25 +70,25 @@ def compare(setting, names, baseline, **changes):
 
 
 def compared(setting, values, queries, baseline, names=None, **keys):
-    """Rows of several systems, each against the same baseline on the same questions.
+    """Rows of several systems, each compared with the same baseline on the same questions.
 
     Parameters
     ----------
     setting : Setting
     values : dict of str to numpy.ndarray
-        Of each system, the baseline among them, as in `rows`.
+        Of each system, including the baseline, as in `rows`.
     queries : numpy.ndarray
         Question numbers, `[R, E]`.
     baseline : str
     names : sequence of str, optional
-        The systems that get rows; default: all.
+        Systems that get rows; default: all.
     **keys
         As in `rows`.
 
     Returns
     -------
     list of dict
-        Those of the baseline come without a difference.
+        Those of the baseline have no difference.
     """
     made = []
     for name in names or values:
@@ -61,10 +99,7 @@ def compared(setting, values, queries, baseline, names=None, **keys):
 
 
 def by_category(setting, values, queries, baseline, categories, **keys):
-    """Rows as in `compared` of all questions, with the key `category` "all types", and of each type of question alone.
-
-    Parameters as in `compared`; `categories` are types of questions.
-    """
+    """Rows as from `compared` for all questions (`category` "all types"), and for each of some question types."""
     types = np.array([query.category for query in benchmark(setting.dataset).asked])
     made = []
     for category in ("all types", *categories):
@@ -76,7 +111,7 @@ def by_category(setting, values, queries, baseline, categories, **keys):
 
 
 def vary(setting, name, choices, usual):
-    """Run a variant with other hyper-parameters, each against the usual ones on the same questions.
+    """Run a variant with several hyper-parameters, and compare each with the usual ones on the same questions.
 
     Parameters
     ----------
@@ -84,25 +119,25 @@ def vary(setting, name, choices, usual):
     name : str
         A key of `config.VARIANTS`.
     choices : list of dict
-        Hyper-parameters; equal ones are run and shown once.
+        Hyper-parameters; duplicates are dropped.
     usual : dict
-        The hyper-parameters that all are compared with.
+        Hyper-parameters of the baseline.
 
     Returns
     -------
     list of dict
-        Rows as in `rows`, with the hyper-parameters as further keys; those of the usual ones have no difference.
+        As from `rows`, with the hyper-parameters as further keys; those of the usual ones have no difference.
     """
-    against = run_variant(setting, name, **usual).values
+    against = answers(setting, name, **usual).values
     made = []
-    for choice in distinct(choices):
-        values, queries, _ = run_variant(setting, name, **choice)
+    for choice in distinct_choices(choices):
+        values, queries, _ = answers(setting, name, **choice)
         made += rows(setting, name, values, queries, None if choice == usual else against, **choice)
     return made
 
 
 def paired(**grid):
-    """Combinations of hyper-parameters: lists of equal length go together, a single value goes with every other.
+    """Combine hyper-parameters: lists of equal length are zipped, a single value goes with every other.
 
     >>> paired(precision=[88, 70], recall=[86])
     [{'precision': 88, 'recall': 86}, {'precision': 70, 'recall': 86}]
@@ -114,33 +149,29 @@ def paired(**grid):
     """
     length = max(map(len, grid.values()))
     if any(len(values) not in (1, length) for values in grid.values()):
-        told = ", ".join(f"{name} has {len(values)}" for name, values in grid.items())
-        raise ValueError(f"expected lists of equal length, or single values: {told}")
+        found = ", ".join(f"{name} has {len(values)}" for name, values in grid.items())
+        raise ValueError(f"expected lists of equal length, or single values: {found}")
     return [{name: values[at % len(values)] for name, values in grid.items()} for at in range(length)]
 
 
 def curve(setting, name, chosen=None, **changes):
-    """Recall@5 of adapter-only inference along training, each point against the untrained adapter.
+    """Recall@5 of adapter-only inference along training, each point compared with the untrained adapter.
 
-    Only the last difference is tested: the others are its way there.
+    Only the last difference is tested.
 
     Parameters
     ----------
     setting : Setting
-        `evaluate_every` says how often.
-    name : str
-        A key of `config.VARIANTS`.
-    chosen : list of dict, optional
-        Hyper-parameters that each seed has for itself.
-    **changes
-        Hyper-parameters that differ from the paper's defaults.
+        Its `evaluate_every` sets the points.
+    name, chosen, **changes
+        As in `runs.answers`.
 
     Returns
     -------
     list of dict
-        Rows as in `rows`, with the further key `training_queries`.
+        As from `rows`, with the further key `training_queries`.
     """
-    result = chosen_run(setting, name, chosen or [{}] * setting.seeds, **changes)
+    result = variant_run(setting, name, chosen, **changes)
     made, start = [], result.adapter[0, :1]
     for point, (seen, values) in enumerate(zip(result.seen, result.adapter, strict=True), 1):
         at = {"tested": point == len(result.seen), "training_queries": int(seen)}
@@ -149,114 +180,80 @@ def curve(setting, name, chosen=None, **changes):
 
 
 def readings(options):
-    """The readings of some questions that the paper leaves open, the default reading first.
+    """Readings of what the paper leaves open.
 
     Parameters
     ----------
     options : list of str
-        Their names, or "all".
+        The questions that they answer, or "all".
+
+    Returns
+    -------
+    default : config.Reading
+    others : list of config.Reading
 
     Raises
     ------
     ValueError
-        For a name that no reading has.
+        For an unknown option.
     """
     default, *others = READINGS
     known = list(dict.fromkeys(reading.option for reading in others))
     for option in options:
         if option != "all" and option not in known:
-            told = ", ".join(known)
-            raise ValueError(f"options: unknown {option!r}{near(option, known)}; known: all, {told}")
+            raise ValueError(
+                f"options: unknown {option!r}{near(option, known)}; known: all, {', '.join(known)}"
+            )
     return default, [reading for reading in others if "all" in options or reading.option in options]
 
 
 def under(setting, reading, names, baseline=None):
-    """Recall@5 of some systems under one reading of the paper, each against the same system under the default one.
+    """Recall@5 of systems under one reading of the paper, each compared with itself under the default reading.
 
-    A reading of Recall@5 itself gives other values of the same slates.
+    A reading of Recall@5 itself yields other values of the same slates.
 
     Parameters
     ----------
     setting : Setting
     reading : config.Reading
     names : sequence of str
-        Keys of `config.VARIANTS`, or controls. Those that the reading does not concern stay as they are, but for the
-        setting and the critic, which are the same for all.
+        As in `runs.answers`. Systems that the reading does not concern keep their hyper-parameters; the setting and the
+        critic change for all.
     baseline : str, optional
         Compare with this system under the same reading instead.
 
     Returns
     -------
     list of dict
-        Rows as in `rows`, with the further keys `option` and `choice`. A system that diverges under the reading has
-        a row without a value. Where the questions differ from the default's (another split) there is no difference.
+        As from `rows`, with the further keys `option` and `choice`. A system that diverges has a row without a value.
+        If the questions differ from the default's (another split), there is no difference.
     """
     of_reading = Setting(**{**setting.model_dump(), **reading.setting})
     keys = {"option": reading.option, "choice": reading.choice}
-
-    def reached(name, reading, setting):
-        if name not in VARIANTS:
-            critic = {"errors": reading.changes["errors"]} if "errors" in reading.changes else {}
-            return run_control(setting, name, **critic)
-        if name not in reading.concerns:
-            return run_variant(setting, name)
-        if reading.rates:
-            return run_tuned(setting, name, reading.rates, **reading.changes)
-        return run_variant(setting, name, **reading.changes)
-
+    measure, theirs = (MEASURES.index(one.measure) for one in (reading, reading if baseline else READINGS[0]))
     made = []
     for name in names:
         try:
-            values, queries, _ = reached(name, reading, of_reading)
-            against = reached(baseline, reading, of_reading) if baseline else reached(name, READINGS[0], setting)
+            values, queries, _ = _under(of_reading, reading, name)
+            against = _under(of_reading, reading, baseline) if baseline else _under(setting, READINGS[0], name)
         except FloatingPointError as error:
-            reason = str(error).partition(" (")[0]
-            told = {"dataset": setting.dataset, "encoder": setting.encoder, "split": of_reading.split, "variant": name}
-            made.append({**told, "metric": reading.measure, **keys, "measured": None, "reason": reason})
+            about = {"dataset": setting.dataset, "encoder": setting.encoder, "split": of_reading.split, "variant": name}
+            about |= {"metric": reading.measure, **keys}
+            made.append({**about, "measured": None, "reason": str(error).partition(" (")[0]})
             continue
-        compares = reading != READINGS[0] or baseline
-        same = compares and np.array_equal(queries, against.queries)
-        measure = MEASURES.index(reading.measure)
-        theirs = measure if baseline else MEASURES.index(READINGS[0].measure)
-        told = {"sees_gold": name in VARIANTS and VARIANTS[name].explorer, "measures": (reading.measure,), **keys}
+        same = (reading != READINGS[0] or baseline) and np.array_equal(queries, against.queries)
+        keys["sees_gold"] = name in VARIANTS and VARIANTS[name].explorer
         other = against.values[[theirs]] if same else None
-        made += rows(of_reading, name, values[[measure]], queries, other, **told)
+        made += rows(of_reading, name, values[[measure]], queries, other, measures=(reading.measure,), **keys)
     return made
 
 
-def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES, scale=100, tested=True, **keys):
-    """Rows of a record: one a measure, with its interval and the paired difference to a baseline.
-
-    Parameters
-    ----------
-    setting : Setting
-    variant : str
-    values, queries : numpy.ndarray
-        As `run_variant` returns them.
-    baseline : numpy.ndarray, optional
-        Values of the baseline on the same questions.
-    measures : sequence of str
-        Names of the measures; as many of them as there are values.
-    scale : float
-        The unit in which they are told, as in `measures.summary`.
-    tested : bool
-        Whether the difference has a permutation test.
-    **keys
-        Further keys and fields of the rows.
-
-    Returns
-    -------
-    list of dict
-    """
-    made = []
-    of_scope = scopes(setting.dataset)
-    for number, measure in enumerate(measures[: len(values)]):
-        row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-        row |= {"metric": measure, **keys, **summary(values[number], queries, of_scope, scale)}
-        if baseline is not None:
-            gap = difference(values[number], baseline[number], queries, of_scope, scale, tested)
-            told = ("low", "high", "scope_low", "scope_high")
-            row |= {f"difference_{end}": gap[end] for end in told if end in gap}
-            row |= {"difference": gap["measured"], "p": gap.get("p")}
-        made.append(row)
-    return made
+def _under(setting, reading, name):
+    """Answers of a system under a reading; learning rates are tuned if the reading asks for it."""
+    if name not in VARIANTS:
+        return answers(setting, name, **{key: value for key, value in reading.changes.items() if key == "errors"})
+    if name not in reading.concerns:
+        return answers(setting, name)
+    rates = [{"learning_rate": rate} for rate in reading.rates]
+    chosen = tuned(setting, name, rates, **reading.changes)[0] if rates else None
+    return answers(setting, name, chosen, **reading.changes)

@@ -131,7 +131,7 @@ def rows(setting, config, assisted, llm=None, **keys):
         else:
             value |= {"measured": None, "reason": UNREAD}
         made.append({**about, "variant": "ear_adapter", "metric": metric, **keys, **value})
-    static = runs.run_control(setting, "retriever").values[:1]
+    static = runs.answers(setting, "retriever").values[:1]
     for variant, values in (("ear_adapter", found.adapter), ("ear", found.assisted)):
         asked = values.shape[-1]
         told = {"sees_gold": variant == "ear" and not llm, **keys}

@@ -1,21 +1,19 @@
-"""A stream of conversations, one after the other: what is gained on the way, and what is forgotten."""
+"""A stream of conversations, one after the other: gains along the way, and forgetting."""
 
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from earlib import devices
 from earlib.core.learner import Learner
-from earlib.experiments import measures
+from earlib.experiments.measures import measure
 from earlib.experiments.runs import critic_of
-from earlib.experiments.settings import candidates_of, on_device
+from earlib.experiments.settings import candidates_of
 
 
 class Stream(NamedTuple):
-    """What was answered to a stream of questions that a learner is taught by, one after the other.
-
-    Recall@5 as in `measures.measure`, `[R, N]` in the order of the stream; NaN for questions without gold memories.
-    """
+    """Recall@5 along a stream of questions, `[R, N]` in its order; NaN for questions without gold memories."""
 
     queries: np.ndarray  # [R, N] numbers of the questions
     place: np.ndarray  # [R, N] how many conversations came before
@@ -26,7 +24,7 @@ class Stream(NamedTuple):
 
 
 def arrivals(scopes, seed):
-    """Questions in the order of a stream: conversations in a random order, the questions of each permuted.
+    """Order a stream: conversations in random order, the questions of each permuted.
 
     Parameters
     ----------
@@ -47,28 +45,27 @@ def arrivals(scopes, seed):
     return order, np.argsort(coming)[scope[order]]
 
 
-def stream(setting, config):
-    """Answer, score, then learn from every question of a benchmark, conversation after conversation.
+def run_stream(setting, config):
+    """Answer, score, then learn from every question of a benchmark, conversation by conversation.
 
     Parameters
     ----------
     setting : Setting
-        Its split is not used: every question is answered before anything is learned from it.
+        Its split is not used: every question is answered before it is learned from.
     config : Config
 
     Returns
     -------
     Stream
     """
-    found = on_device(setting.device, candidates_of(setting, config.depth))
+    found = candidates_of(setting, config.depth).to(devices.ready(setting.device))
     parts = []
     for seed in range(setting.seeds):
         order, place = arrivals(found.scopes, seed)
         asked = torch.from_numpy(order)[None].to(found.bank.device)
-        learner = Learner(
-            config, found, critic_of(config, found, (seed,), asked), (seed,), getattr(torch, setting.dtype)
-        )
-        parts.append(Stream(order[None], place[None], *_streamed(learner, found, asked, place, config.batch_size)))
+        critic = critic_of(config, found, (seed,), asked)
+        learner = Learner(config, found, critic, (seed,), getattr(torch, setting.dtype))
+        parts.append((order[None], place[None], *_streamed(learner, found, asked, place, config.batch_size)))
     return Stream(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
@@ -76,7 +73,7 @@ def _streamed(learner, found, asked, place, batch):
     """Recall@5 of one seed, `[1, N]` each: static, test-then-learn, after its conversation, at the end."""
 
     def recall(queries):
-        return measures.measure(found, queries, learner.retrieve(queries))[0]
+        return measure(found, queries, learner.retrieve(queries))[0]
 
     ends = np.flatnonzero(np.diff(place, append=place[-1] + 1)) + 1  # after the last question of each conversation
     static, first, after = recall(asked), [recall(asked[:, :batch])], []

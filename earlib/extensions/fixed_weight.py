@@ -1,4 +1,4 @@
-"""The simplest thing beside a learned term: the retriever's cosine and a fixed weight of the score by words."""
+"""Baseline for a learned term: the retriever's cosine plus a fixed weight of a reranker's score."""
 
 import numpy as np
 import torch
@@ -9,14 +9,13 @@ from earlib.experiments import measures, runs, settings
 
 
 def run_weighted(setting, depth, weights):
-    """Rank candidates by cosine + w p, with the w of each seed that was best on a part of its training questions.
+    """Rank candidates by cosine + w p, where each seed chooses w on a held-out part of its training questions.
 
-    p is the side information that candidates carry (`Setting.reranker`), in the place that `Config.learned_side`
-    gives it. Nothing is learned, but for the choice among a few numbers.
+    p is the side information of the candidates (`Setting.reranker`), as with `Config.learned_side`.
 
     Parameters
     ----------
-    setting : settings.Setting
+    setting : Setting
         With a reranker.
     depth : int
         K.
@@ -31,8 +30,7 @@ def run_weighted(setting, depth, weights):
     """
     found = settings.candidates_of(setting, depth)
     cosine = torch.einsum("nd,nkd->nk", found.query.double(), found.bank.double()[found.index])
-    scores = (cosine + w * found.side for w in weights)
-    slates = torch.stack([best(one, Config().slate_size) for one in scores])
+    slates = torch.stack([best(cosine + w * found.side, Config().slate_size) for w in weights])
     reached = measures.measure(found, torch.arange(len(cosine)).expand(len(weights), -1), slates)[0]
     kept_apart, parts, chosen = setting.model_copy(update={"validate_on_training": True}), [], []
     for seed in range(setting.seeds):

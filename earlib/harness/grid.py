@@ -118,7 +118,7 @@ def compute(lacking, client):
     for cell, job in lacking.items():
         if id(job.found) not in data:
             data[id(job.found)] = machines.data(client, packed(job.found))
-        sent = (job.setting, job.config, data[id(job.found)], job.found.scopes, job.key)
+        sent = (job.setting, job.config, data[id(job.found)], job.found.scopes)
         futures[watch.submit(_run, str(cell), *sent)] = cell
     for future in _progress(as_completed(futures, loop=client.loop), len(futures)):
         cell = futures[future]
@@ -131,9 +131,9 @@ def compute(lacking, client):
     return failed
 
 
-def _run(setting, config, content, scopes, key):
-    """On a worker: the content of a file of the run cache."""
-    return runs.packed(key, runs.compute(setting, config, unpacked(content, scopes)))
+def _run(setting, config, content, scopes):
+    """Compute a run on a worker."""
+    return runs.compute(setting, config, unpacked(content, scopes))
 
 
 def packed(found):
@@ -179,7 +179,7 @@ def table(planned, failed):
     for (setting, variant), job in planned.items():
         shown = ("-", "-")
         if job is None or job.key not in failed:
-            reached = runs.run_variant(setting, variant)
+            reached = runs.answers(setting, variant)
             shown = (_told(values, reached.queries) for values in reached.values[:2])
         lines.append((setting.dataset, setting.encoder, variant, str(setting.seeds), *shown))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
