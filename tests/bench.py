@@ -42,7 +42,7 @@ from earlib.core.config import Config
 from earlib.core.critic import SimulatedCritic
 from earlib.core.learner import Learner
 from earlib.data import embedding, encoders, longmemeval
-from earlib.experiments import large_banks, latency, runs, settings
+from earlib.experiments import banks, large_banks, latency, runs, settings
 from earlib.experiments.settings import Setting
 from earlib.harness import grid, machines
 from earlib.llm import answers, local
@@ -140,7 +140,7 @@ def measure(name, found, options):
 
 def first_stage(options):
     """Retrieval from many memories and reading them, in turn."""
-    for count, storage, times in latency.on_random([MEMORIES], 768, options.repeat, ["ear_adapter"]):
+    for count, storage, times in latency.time_random([MEMORIES], 768, options.repeat, ["ear_adapter"]):
         found, read = np.median(times.seconds["ear_adapter"]), np.median(times.read)
         print(f"{count:,} memories in {storage}, d = 768; medians of {options.repeat}")
         print(f"  reading the embeddings once     {read:8.3f} s   ({4 * 768 * count / read / 1e9:.1f} GB/s)")
@@ -217,10 +217,10 @@ def filed(folder):
     path = folder / f"resampled_{FILED}.npy"
     if not path.exists():
         print(f"{folder}: a bank of {2 * FILED * WIDTH / 1e9:.1f} GB and an index of {FILED * WIDTH / 1e9:.1f} GB")
-        spent = timed(lambda: large_banks.write(path, large_banks.resampled(found.bank[turns], FILED), FILED, WIDTH))
+        spent = timed(lambda: banks.write_bank(path, large_banks.resampled(found.bank[turns], FILED), FILED, WIDTH))
         print(f"  making the bank                 {spent:8.0f} s")
-    if not large_banks.index_path(path).exists():
-        spent = timed(lambda: large_banks.build(large_banks.Bank(path, WIDTH), query[:ASKED]))
+    if not banks.index_path(path).exists():
+        spent = timed(lambda: banks.build_index(banks.Bank(path, WIDTH), query[:ASKED]))
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         print(f"  building the index              {spent:8.0f} s   ({most:.1f} GB of memory at most, mapped pages too)")
     return path, query[ASKED:]
@@ -263,7 +263,7 @@ def adapter_only(searched, query, weights):
 
 def warm(path, query, weights, repeat):
     """Seconds to sum the numbers of a file that is in the cache, and to retrieve from it, in turn, `[repeat, 2]`."""
-    bank = large_banks.Bank(path)
+    bank = banks.Bank(path)
     words = bank.rows.view(torch.int64)
     works = [lambda one: words.sum(), lambda one: adapter_only(bank, one, weights)]
     for work in works:
@@ -273,7 +273,7 @@ def warm(path, query, weights, repeat):
 
 def cold(path, query, weights, repeat):
     """Seconds to read a file that is not in the cache, and to retrieve from it, in turn, `[repeat, 2]`."""
-    works = [lambda one: read(path), lambda one: adapter_only(large_banks.Bank(path), one, weights)]
+    works = [lambda one: read(path), lambda one: adapter_only(banks.Bank(path), one, weights)]
     taken, left = [], []
     for one in query[:repeat]:
         taken.append([])
@@ -303,14 +303,14 @@ def time_large_banks(options):
         print(f"  reading                         {reading:8.3f} s   ({size / reading / 1e9:.2f} GB/s)")
         print(f"  exact adapter-only retrieval    {searching:8.3f} s   ({size / searching / 1e9:.2f} GB/s)")
         print(f"  share of the rate of reading    {100 * share:8.1f} %   (at least 80 %)")
-    bank = large_banks.Bank(path)
-    index = large_banks.load(bank)
+    bank = banks.Bank(path)
+    index = banks.load_index(bank)
     expected, found = bank.search(query, DEPTH)[1], index.search(query, DEPTH)[1]  # and warms it
     spent = 1000 * np.array([timed(lambda: adapter_only(index, one, weights)) for one in query])  # noqa: B023
     print(
         f"approximate, {index.lists.nprobe} of {index.lists.nlist:,} lists; {len(query)} queries that did not choose it"
     )
-    print(f"  recall@{DEPTH}                       {large_banks.recall(found, expected):8.4f}     (at least 0.95)")
+    print(f"  recall@{DEPTH}                       {banks.overlap(found, expected).mean():8.4f}     (at least 0.95)")
     print(f"  adapter-only retrieval, mean    {spent.mean():8.2f} ms  (under 20 ms)")
     print(f"  median and 99th percentile      {np.median(spent):8.2f} ms, {np.percentile(spent, 99):.2f} ms")
 

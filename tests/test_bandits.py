@@ -250,7 +250,7 @@ def test_a_prior_is_found_again_from_citations_alone():
     for slate in torch.arange(K).expand(N, K).split(config.slate_size, dim=1):
         uniforms = torch.from_numpy(rng.random((1, N, K)))
         asked.append((slate, critic(torch.arange(N)[None], slate[None], uniforms)[0][0]))
-    found = bandits.fit(scores, asked, RECALL, PRECISION)
+    found = bandits.fit_prior(scores, asked, RECALL, PRECISION)
     assert found.shares == pytest.approx(true.shares, abs=0.05)
     assert abs(math.log2(found.temperature / true.temperature)) <= 0.5
 
@@ -305,7 +305,7 @@ def test_what_cannot_be_read_says_nothing(toy):
 @pytest.fixture(scope="module")
 def spending(toy):
     setting, config, *_ = toy
-    return bandits.on_questions(setting, config, None, 6, 4, repeats=2)
+    return bandits.spend_calls(setting, config, None, 6, 4, repeats=2)
 
 
 def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(spending):
@@ -322,7 +322,7 @@ def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(
 
 
 def test_one_who_is_told_asks_least(spending):
-    reached, recall = bandits.told(spending, 4), spending.values["posterior"][:5]
+    reached, recall = bandits.informed(spending, 4), spending.values["posterior"][:5]
     for seed, question in np.argwhere(~np.isnan(reached.values)):
         of_critic = recall[..., seed, question].T
         solved = [next((c for c in range(5) if one[c] == 1), None) for one in of_critic]
@@ -335,7 +335,7 @@ def test_on_questions_nothing_is_fitted_to_evaluation_questions(toy, spending, m
     setting, config, found, *_ = toy
     fitted, plain = [], bandits._fitted
     monkeypatch.setattr(bandits, "_fitted", lambda *given: fitted.append(given) or plain(*given))
-    again = bandits.on_questions(setting, config, None, 6, 4, repeats=2)
+    again = bandits.spend_calls(setting, config, None, 6, 4, repeats=2)
     for seed, told in enumerate(fitted):
         train, evaluation = split(found.scopes, setting, seed)
         assert set(told[3]) <= set(train) and not set(told[3]) & set(evaluation)
@@ -364,7 +364,7 @@ def taught(toy):
 @pytest.fixture(scope="module")
 def trained(toy, taught):
     setting, config, *_ = toy
-    return bandits.on_questions(setting, config, RATES, 4, 4, repeats=2)
+    return bandits.spend_calls(setting, config, RATES, 4, 4, repeats=2)
 
 
 def test_each_seed_s_ranking_is_that_of_its_own_adapter_with_the_rate_it_chose(toy, taught, trained):
@@ -390,7 +390,7 @@ def test_what_is_practised_is_ranked_by_an_adapter_that_was_not_taught_it(toy, t
         for weights, own in ((taught[1], True), (taught[0], False)):
             scores, _ = bandits.scored(found, weights[seed][:, [seed]], part)
             shown, ask = best(scores, config.depth).split(5, dim=-1), bandits._critic(*asking, part, "train", 4)
-            prior = bandits.fit(scores, [(one, ask(c, one)[0]) for c, one in enumerate(shown)], RECALL, PRECISION)
+            prior = bandits.fit_prior(scores, [(one, ask(c, one)[0]) for c, one in enumerate(shown)], RECALL, PRECISION)
             for purpose in ("test", "train"):
                 ask = bandits._critic(*asking, part, purpose, 4)
                 again = bandits.by_posterior(config, prior, scores, ask, 4)
@@ -402,7 +402,7 @@ def test_every_seed_and_repeat_has_random_numbers_of_its_own(toy, monkeypatch):
     drawn, asked, by_thompson, critic = [], [], bandits.by_thompson, bandits._critic
     monkeypatch.setattr(bandits, "by_thompson", lambda *given: drawn.append(given[-1]) or by_thompson(*given))
     monkeypatch.setattr(bandits, "_critic", lambda *given: asked.append((given[2], given[5])) or critic(*given))
-    spent = bandits.on_questions(setting, config, None, 2, 2, repeats=2)
+    spent = bandits.spend_calls(setting, config, None, 2, 2, repeats=2)
     numbers = [0, 2, 1, 3]  # of seed 0 and its repeat, of seed 1 and its repeat
     for number, uniforms in zip(numbers, drawn, strict=True):
         assert torch.equal(uniforms, torch.from_numpy(randomness.generator(number, "thompson").random(uniforms.shape)))
@@ -420,13 +420,13 @@ def test_too_few_calls_or_critics_are_named(toy, given):
     setting, config, *_ = toy
     ((name, value),) = given.items()
     with pytest.raises(ValueError, match=f"{name} = {value}: expected at least"):
-        bandits.on_questions(setting, config, None, **{"calls": 4, "most": 4, **given})
+        bandits.spend_calls(setting, config, None, **{"calls": 4, "most": 4, **given})
 
 
 def test_one_seed_is_enough(toy, trained):
     """What seed 0 reaches with its first critic hangs on no other seed and no other critic."""
     setting, config, *_ = toy
-    alone = bandits.on_questions(setting.model_copy(update={"seeds": 1}), config, RATES[:1], 4, 4)
+    alone = bandits.spend_calls(setting.model_copy(update={"seeds": 1}), config, RATES[:1], 4, 4)
     for bandit in bandits.BANDITS:
         found, expected = alone.values[bandit][:, 0, 0], trained.values[bandit][:, 0, 0]
         assert np.array_equal(found, expected, equal_nan=True)
@@ -440,7 +440,7 @@ def test_a_prior_is_that_of_the_critic_s_answers_to_the_whole_ranking(toy):
     ask = bandits._critic(config, found, 0, None, part, "train", calls)
     scores, _ = bandits.scored(found, None, part)
     order = torch.arange(config.depth).expand(len(part), -1).split(config.slate_size, dim=1)
-    assert prior == bandits.fit(scores, [(one, ask(c, one)[0]) for c, one in enumerate(order)], RECALL, PRECISION)
+    assert prior == bandits.fit_prior(scores, [(one, ask(c, one)[0]) for c, one in enumerate(order)], RECALL, PRECISION)
     assert practice.gain.shape == practice.worth.shape == (calls + 1, len(part))
 
 
@@ -456,13 +456,13 @@ def test_asking_about_others_never_costs_what_is_held_where_citations_need_gold(
 @pytest.mark.parametrize("errors", ["global", "persistent"])
 def test_a_critic_may_err_in_every_way(toy, errors):
     setting, config, *_ = toy
-    spent = bandits.on_questions(setting, config, None, 2, 2, critic=config.model_copy(update={"errors": errors}))
+    spent = bandits.spend_calls(setting, config, None, 2, 2, critic=config.model_copy(update={"errors": errors}))
     assert np.nanmean(spent.values["posterior"][2]) > np.nanmean(spent.values["posterior"][0])
 
 
 def test_a_critic_that_errs_otherwise_changes_what_is_asked_of_it_alone(toy, spending):
     setting, config, *_ = toy
-    worse = bandits.on_questions(setting, config, None, 6, 4, 2, config.model_copy(update={"recall": 20.0}))
+    worse = bandits.spend_calls(setting, config, None, 6, 4, 2, config.model_copy(update={"recall": 20.0}))
     before, after = spending.values, worse.values
     assert all(np.array_equal(before[name][0], after[name][0], equal_nan=True) for name in bandits.BANDITS)
     assert np.nanmean(after["posterior"][4]) < np.nanmean(before["posterior"][4])

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from earlib.core.adapter import Adapter
 from earlib.core.config import VARIANTS, Config
 from earlib.data.candidates import _scan, rounding, top_k
-from earlib.experiments import large_banks, runs
-from earlib.experiments.large_banks import Bank
+from earlib.experiments import banks, large_banks, runs
+from earlib.experiments.banks import Bank
 from earlib.experiments.settings import Setting, benchmark, candidates_of
 
 
@@ -26,7 +26,7 @@ def unit(rows, seed=0, width=48):
 
 
 def write(path, rows, dtype=np.float16):
-    large_banks.write(path, [part.numpy() for part in rows.split(7)], len(rows), rows.shape[1], dtype)
+    banks.write_bank(path, [part.numpy() for part in rows.split(7)], len(rows), rows.shape[1], dtype)
     return Bank(path)
 
 
@@ -38,7 +38,11 @@ def path(tmp_path):
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     bank = write(tmp_path_factory.mktemp("banks") / "bank.npy", unit(4000))
-    return bank, large_banks.build(bank, unit(50, seed=1))
+    return bank, banks.build_index(bank, unit(50, seed=1))
+
+
+def recall(found, expected):
+    return banks.overlap(found, expected).mean().item()
 
 
 def equal(one, other):
@@ -57,7 +61,7 @@ def test_a_stream_in_any_blocks_finds_what_memory_finds(tmp_path_factory, rows, 
     k = data.draw(st.integers(1, len(rows)))
     bank = write(tmp_path_factory.mktemp("bank") / "bank.npy", rows, dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large_banks, "ROWS", data.draw(st.integers(1, 70)))
+        patch.setattr(banks, "ROWS", data.draw(st.integers(1, 70)))
         for asked in (queries, queries[0]):
             assert equal(bank.search(asked, k), top_k(asked, torch.from_numpy(rows.numpy().astype(dtype)).float(), k))
 
@@ -65,7 +69,7 @@ def test_a_stream_in_any_blocks_finds_what_memory_finds(tmp_path_factory, rows, 
 @pytest.mark.parametrize("block", [300, 1024, 2**16])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_equal_memories_tie_wherever_they_stand(path, monkeypatch, block, dtype):
-    monkeypatch.setattr(large_banks, "ROWS", block)
+    monkeypatch.setattr(banks, "ROWS", block)
     rows = unit(3000, width=384)
     rows[[5, 1023, 1024, 2999]] = rows[0].clone()
     rows[1500:1600] = rows[1400].clone()  # more than a block keeps
@@ -96,14 +100,14 @@ def test_a_bank_is_a_numpy_file(path):
 @pytest.mark.parametrize("k", [0, 31])
 def test_k_out_of_range(path, k):
     bank = write(path, unit(30))
-    for searched in (bank, large_banks.build(bank, unit(2))):
+    for searched in (bank, banks.build_index(bank, unit(2))):
         with pytest.raises(ValueError, match=f"k = {k}: expected 1 to 30"):
             searched.search(unit(1)[0], k)
 
 
 def test_queries_that_cannot_be_asked(path):
     bank = write(path, unit(30))
-    for searched in (bank, large_banks.build(bank, unit(2))):
+    for searched in (bank, banks.build_index(bank, unit(2))):
         with pytest.raises(ValueError, match="expected queries of 48 dimensions, got 47"):
             searched.search(unit(1, width=47), 3)
         with pytest.raises(ValueError, match="bank.npy: the embedding of a query is not finite"):
@@ -161,28 +165,28 @@ def broken(rows):
 def test_an_interrupted_write_leaves_no_half_bank(path, blocks, error, message):
     rows = unit(30).numpy()
     with pytest.raises(error, match=message):
-        large_banks.write(path, blocks(rows), 30, 48)
+        banks.write_bank(path, blocks(rows), 30, 48)
     assert list(path.parent.iterdir()) == []
     write(path, unit(5))
     before = path.read_bytes()
     with pytest.raises(error, match=message):
-        large_banks.write(path, blocks(rows), 30, 48)
+        banks.write_bank(path, blocks(rows), 30, 48)
     assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["bank.npy"]
 
 
 def test_a_killed_write_leaves_the_old_bank(path):
     write(path, unit(5))
     before = path.read_bytes()
-    code = "import os, sys, numpy as np\nfrom earlib import banks\n"
+    code = "import os, sys, numpy as np\nfrom earlib.experiments import banks\n"
     code += "blocks = (np.ones((9, 4)) if n < 3 else os.kill(os.getpid(), 9) for n in range(9))\n"
-    code += "banks.write(sys.argv[1], blocks, 81, 4)"
+    code += "banks.write_bank(sys.argv[1], blocks, 81, 4)"
     done = subprocess.run([sys.executable, "-c", code, path], timeout=120)
     assert done.returncode == -signal.SIGKILL and path.read_bytes() == before
 
 
 def test_a_bank_too_large_for_the_disk_is_refused_at_once(path):
     with pytest.raises(OSError, match=r"bank.npy: a bank of this size needs 768000000.0 GB, .* GB are free"):
-        large_banks.write(path, broken(unit(30)), 10**15, 384)
+        banks.write_bank(path, broken(unit(30)), 10**15, 384)
     assert list(path.parent.iterdir()) == []
 
 
@@ -191,12 +195,12 @@ def test_a_bank_too_large_for_the_disk_is_refused_at_once(path):
 
 def test_the_recall_of_an_index_is_measured_and_printed(path, capsys):
     bank, query = write(path, unit(4000)), unit(50, seed=1)
-    index = large_banks.build(bank, query)
+    index = banks.build_index(bank, query)
     lines = capsys.readouterr().out.splitlines()
-    reached = large_banks.recall(index.search(query, 20)[1], bank.search(query, 20)[1])
+    reached = recall(index.search(query, 20)[1], bank.search(query, 20)[1])
     assert f"{index.lists.nprobe} searched: recall@20 {reached:.4f}, at least " in lines[-1]
     surely = [float(line.split("at least ")[1].split()[0]) for line in lines]
-    assert reached >= surely[-1] >= large_banks.AIM and all(low < large_banks.AIM for low in surely[:-1])
+    assert reached >= surely[-1] >= banks.AIM and all(low < banks.AIM for low in surely[:-1])
     assert [int(line.split()[2]) for line in lines[:-1]] == [2**n for n in range(len(lines) - 1)]
 
 
@@ -211,7 +215,7 @@ def test_with_all_lists_searched_it_is_exact(large):
 
 def test_few_memories_in_the_lists_searched(path):
     bank = write(path, unit(300))
-    index = large_banks.build(bank, unit(5), k=1, lists=100)
+    index = banks.build_index(bank, unit(5), k=1, lists=100)
     index.lists.nprobe = 1
     similarity, found = index.search(unit(9, seed=5), 50)
     assert (
@@ -221,7 +225,7 @@ def test_few_memories_in_the_lists_searched(path):
 
 def test_an_index_is_read_again(large):
     bank, index = large
-    read = large_banks.load(Bank(bank.path))
+    read = banks.load_index(Bank(bank.path))
     assert read.lists.nprobe == index.lists.nprobe
     assert equal(read.search(unit(9, seed=2), 20), index.search(unit(9, seed=2), 20))
 
@@ -229,21 +233,21 @@ def test_an_index_is_read_again(large):
 def test_an_index_that_is_not_of_this_bank(path):
     bank = write(path, unit(300))
     with pytest.raises(ValueError, match=r"bank.faiss: no index can be read \(.*\); build it anew"):
-        large_banks.load(bank)
-    large_banks.build(bank, unit(5))
-    kept = large_banks.index_path(path).read_bytes()
+        banks.load_index(bank)
+    banks.build_index(bank, unit(5))
+    kept = banks.index_path(path).read_bytes()
     bank = write(path, unit(301))
-    assert not large_banks.index_path(path).exists()  # an index never outlives its bank
-    large_banks.index_path(path).write_bytes(kept)
+    assert not banks.index_path(path).exists()  # an index never outlives its bank
+    banks.index_path(path).write_bytes(kept)
     with pytest.raises(ValueError, match="bank.faiss: expected 301 memories of 48 dimensions, found 300 of 48"):
-        large_banks.load(bank)
-    large_banks.index_path(path).write_bytes(kept[: len(kept) // 2])
+        banks.load_index(bank)
+    banks.index_path(path).write_bytes(kept[: len(kept) // 2])
     with pytest.raises(ValueError, match=r"bank.faiss: no index can be read"):
-        large_banks.load(bank)
+        banks.load_index(bank)
 
 
 def test_recall_counts_what_was_found():
-    assert large_banks.recall(torch.tensor([[1, 2], [9, 3]]), torch.tensor([[2, 1], [3, 4]])) == 0.75
+    assert recall(torch.tensor([[1, 2], [9, 3]]), torch.tensor([[2, 1], [3, 4]])) == 0.75
 
 
 # -- the adapter -------------------------------------------------------------------------------------------------------
@@ -254,7 +258,7 @@ def weights(width=48, seed=0):
 
 
 def test_an_adapter_folded_in_is_the_adapter_of_every_memory(path, monkeypatch):
-    monkeypatch.setattr(large_banks, "ROWS", 64)
+    monkeypatch.setattr(banks, "ROWS", 64)
     W = weights()
     rows, query = unit(300), unit(6, seed=1)
     bank = write(path, rows)
@@ -262,7 +266,7 @@ def test_an_adapter_folded_in_is_the_adapter_of_every_memory(path, monkeypatch):
     scores, _, _ = Adapter(W[:, None]).score(query[None], bank.rows.float()[None])
     similarity, index = folded.search(large_banks.adapt(query, W[0]), 20)
     assert similarity.numpy() == pytest.approx(scores[0].detach().gather(1, index).numpy(), abs=1e-3)  # kept as fp16
-    assert large_banks.recall(index, scores[0].topk(20).indices) > 0.97
+    assert recall(index, scores[0].topk(20).indices) > 0.97
     exact = (bank.rows.float() + bank.rows.float() @ W[1].T).double()
     exact = exact / exact.norm(dim=1, keepdim=True)
     assert (folded.rows.double() - exact).abs().max() < 2**-11  # half a unit of the last digit below 1
@@ -285,12 +289,12 @@ def test_an_adapter_that_changes_nothing_leaves_the_ranking(path):
     query = unit(4, seed=1)
     _, index = bank.search(query, 20)
     assert (large_banks.rerank(query, bank.rows[index].float(), none, 5) == torch.arange(5)).all()
-    assert large_banks.recall(folded.search(query, 20)[1], index) > 0.97  # rounded once more
+    assert recall(folded.search(query, 20)[1], index) > 0.97  # rounded once more
 
 
 def test_both_uses_of_an_adapter_on_questions():
     setting, config = Setting(dataset="toy", seeds=2), Config(**VARIANTS["ear_adapter"].changes)
-    values, queries, overlap = large_banks.on_questions(setting)
+    values, queries, overlap = large_banks.quality_of_uses(setting)
     usual = runs.answers(setting, "ear_adapter")
     assert (queries == usual.queries).all() and overlap.shape == queries.shape
     assert np.nanmean(values["ear_adapter"] == usual.values) > 0.9  # sums in another order may turn a near tie
@@ -336,7 +340,7 @@ def test_the_library_reads_the_numbers_of_a_mapped_file(path):
 def test_both_uses_are_measured_in_a_bank_that_goes(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
     W, query = weights(), unit(20, seed=3)
-    measured = large_banks.on_resampled(unit(60), query, W, 900)
+    measured = large_banks.cost_of_uses(unit(60), query, W, 900)
     assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out.count("recall@20") >= 2
     every = [large_banks.USES, ("exact", "approximate")]
     assert set(measured.seconds) == {(search, use) for search in every[1] for use in every[0]}
@@ -346,7 +350,7 @@ def test_both_uses_are_measured_in_a_bank_that_goes(tmp_path, monkeypatch, capsy
     applied = index.gather(1, large_banks.rerank(query[10:], rows[index], W, 5))
     _, folded = top_k(large_banks.adapt(query[10:], W[0]), large_banks.adapt(rows, W[1]).half().float(), 5)
     assert measured.overlap == pytest.approx([np.isin(*pair).mean() for pair in zip(folded, applied, strict=True)])
-    made = large_banks.rows(measured, dataset="resampled_memories", encoder="minilm", memories=900)
+    made = large_banks.cost_rows(measured, dataset="resampled_memories", encoder="minilm", memories=900)
     assert sum(row["metric"] == "latency" for row in made) == 5
     (disk,) = {row["measured"] for row in made if row["metric"] == "disk"}  # as large whatever is stored
     assert disk > 900 * 48 * 3 / 1e9

@@ -23,7 +23,7 @@ LONG = 5  # words in a row that make a paraphrase
 
 @pytest.fixture(scope="module")
 def diagnostic():
-    return geometry.load()
+    return geometry.load_diagnostic()
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_sound_is_refused(tmp_path, change, named):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(ValueError, match=f"mine.yaml: {named}"):
-        geometry.load(path)
+        geometry.load_diagnostic(path)
 
 
 def test_the_fingerprint_sees_every_change(diagnostic):
@@ -138,8 +138,8 @@ def weights():
 
 
 def test_distances_are_those_of_the_papers_equations(diagnostic, embedded, weights):
-    for found, parts in ((geometry.measure(diagnostic, "minilm"), (None, None)),
-                         (geometry.measure(diagnostic, "minilm", weights), weights[:, 2])):  # fmt: skip
+    for found, parts in ((geometry.distances(diagnostic, "minilm"), (None, None)),
+                         (geometry.distances(diagnostic, "minilm", weights), weights[:, 2])):  # fmt: skip
         distance = by_hand(*embedded, *parts)
         episodic = [id.startswith("e") for id in diagnostic.ids]
         np.testing.assert_allclose(found.d_e[-1], distance[:, episodic].mean(1), atol=1e-6)
@@ -151,14 +151,14 @@ def test_distances_are_those_of_the_papers_equations(diagnostic, embedded, weigh
 
 
 def test_no_adapter_and_an_adapter_of_zeros_are_the_same(diagnostic):
-    without, zeros = geometry.measure(diagnostic, "minilm"), torch.zeros(2, 2, 384, 384)
-    for one, other in zip(without, geometry.measure(diagnostic, "minilm", zeros), strict=True):
+    without, zeros = geometry.distances(diagnostic, "minilm"), torch.zeros(2, 2, 384, 384)
+    for one, other in zip(without, geometry.distances(diagnostic, "minilm", zeros), strict=True):
         np.testing.assert_allclose(np.repeat(one, 2, 0), other, atol=1e-12)
 
 
 def test_stores_that_change_names_turn_delta_around(diagnostic, weights):
     named = np.where(diagnostic.stores == "episodic", "semantic", "episodic")
-    one, other = (geometry.measure(of, "minilm", weights) for of in (diagnostic, diagnostic._replace(stores=named)))
+    one, other = (geometry.distances(of, "minilm", weights) for of in (diagnostic, diagnostic._replace(stores=named)))
     np.testing.assert_allclose(one.delta, -other.delta)
 
 
@@ -222,15 +222,11 @@ def test_over_seeds_two_groups_are_told_apart_and_one_adapter_has_no_interval():
 @pytest.fixture(scope="module", params=[1, 3])
 def record(request, diagnostic, weights):
     """A record of made adapters; the trained ones move every query towards the store that it requires."""
-    before = geometry.measure(diagnostic, "minilm")
+    before = geometry.distances(diagnostic, "minilm")
     moved = np.where(REQUIRES == "semantic", 0.2, -0.1) + np.linspace(0, 0.01, request.param)[:, None]
     trained = geometry.Distances(before.d_e + moved, before.d_s + 0 * moved, np.ones_like(moved))
-    after = {"trained": trained, "random": geometry.measure(diagnostic, "minilm", geometry.random_like(weights, 4))}
-    rows = geometry.distance_rows(diagnostic, before, stage="before", seeds=None)
-    for adapter, found in after.items():
-        rows += geometry.distance_rows(diagnostic, found, stage="after", adapter=adapter)
-        rows += geometry.change_rows(diagnostic, before, found, adapter)
-    rows += geometry.separation_rows(diagnostic, before, after)
+    after = {"trained": trained, "random": geometry.distances(diagnostic, "minilm", geometry.random_like(weights, 4))}
+    rows = geometry.geometry_rows(diagnostic, before, after)
     for row in rows:
         if row["metric"] == "delta" and row.get("adapter", "trained") == "trained":
             held = {"id": "tab12", "dataset": None, "encoder": None, "query": row["query"]}
@@ -241,9 +237,8 @@ def record(request, diagnostic, weights):
 
 
 def test_adapters_that_cannot_be_trained_have_a_dash_in_every_row(diagnostic, record):
-    before = geometry.measure(diagnostic, "minilm")
-    rows = geometry.distance_rows(diagnostic, before, stage="before", seeds=None)
-    rows += geometry.separation_rows(diagnostic, before, {})
+    before = geometry.distances(diagnostic, "minilm")
+    rows = geometry.geometry_rows(diagnostic, before, {})
     rows += geometry.missing_rows(diagnostic, ("trained", "random"), "no observations")
     made = [records.row("toy", "minilm", None, **row) for row in rows]
     lacking = records.record("tab11_12_store_geometry", "title", "smoke", {}, records.provenance("a", "b"), made)
@@ -286,7 +281,7 @@ def test_the_tables_and_the_picture_hold_every_query_adapter_and_the_papers_numb
     table = geometry.separations(record, REQUIRES)
     seeds = record["parameters"]["seeds"]
     assert list(table.index) == [f"trained ({seeds})", "random (4)", "the paper's numbers"]
-    theirs = geometry.separation(geometry.printed("after") - geometry.printed("before"), REQUIRES)
+    theirs = geometry.separation(geometry.printed_delta("after") - geometry.printed_delta("before"), REQUIRES)
     assert table["change of the separation"]["mean"].tolist()[::2] == ["+0.300", f"{theirs:+.3f}"]
     frame = geometry.moved(record)
     assert frame.groupby("adapter", sort=False).size().to_dict() == {"paper": 10, "trained": 10, "random": 10}
@@ -298,8 +293,8 @@ def test_the_tables_and_the_picture_hold_every_query_adapter_and_the_papers_numb
         low, high = axes.get_xlim()
         ends = [*part["before"], *(part["after"] - part["std"].fillna(0)), *(part["after"] + part["std"].fillna(0))]
         assert low <= min(ends) and max(ends) <= high
-        drawn = {round(x, 6) for line in axes.get_lines() for x in line.get_xdata()}
-        assert {round(x, 6) for x in (*part["before"], *part["after"])} <= drawn
+        drawn = np.array([x for line in axes.get_lines() for x in line.get_xdata()])
+        assert all(np.abs(drawn - x).min() < 1e-6 for x in (*part["before"], *part["after"]))
     page, box = figure.bbox, figure.legends[0].get_window_extent()
     assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
     assert box.x0 >= page.x0 and box.x1 <= page.x1

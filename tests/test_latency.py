@@ -34,7 +34,7 @@ def test_a_stored_bank_is_mapped_as_written_and_has_no_name(cache):
 
 
 def test_a_killed_process_leaves_no_bank(cache):
-    code = "import os\nfrom earlib import latency\n"
+    code = "import os\nfrom earlib.experiments import latency\n"
     code += "with latency.stored(latency.random_unit(9, 9, 'memories'), 9): os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], timeout=120)
     assert done.returncode == -signal.SIGKILL and list(cache.iterdir()) == []
@@ -61,7 +61,7 @@ def test_a_cache_that_is_no_folder_is_named(cache):
 
 
 def test_random_banks_are_unit_vectors_and_begin_alike(monkeypatch):
-    monkeypatch.setattr(latency, "ROWS", 8)
+    monkeypatch.setattr(latency, "BLOCK", 8)
     few, many, others = (
         np.concatenate(list(latency.random_unit(*size, purpose)))
         for *size, purpose in ((16, 5, "memories"), (30, 5, "memories"), (30, 5, "queries"))
@@ -80,9 +80,10 @@ def test_each_question_searches_its_own_conversation():
 
 
 def test_one_question_at_a_time_is_answered_as_in_one_batch():
-    benchmark, found = settings.benchmark("toy"), settings.candidates_of(settings.Setting(dataset="toy"), Config().depth)
+    benchmark, setting = settings.benchmark("toy"), settings.Setting(dataset="toy")
+    found = settings.candidates_of(setting, Config().depth)
     asked = np.arange(12, 0, -1)
-    times, batched = latency.on_questions(benchmark, found, asked, METHODS)
+    times, batched = latency.time_questions(benchmark, found, asked, METHODS)
     assert list(times) == ["file", "memory"]
     order, _ = latency.conversations(benchmark, found, asked)
     assert (order[batched["retriever"]] == found.index[asked, :5]).all()
@@ -95,7 +96,7 @@ def test_one_question_at_a_time_is_answered_as_in_one_batch():
 
 
 def test_a_smaller_random_bank_is_the_first_part_of_the_larger(cache):
-    found = {(count, place): one for count, place, one in latency.on_random([50, 300], 16, 4, METHODS)}
+    found = {(count, place): one for count, place, one in latency.time_random([50, 300], 16, 4, METHODS)}
     assert list(found) == [(50, "file"), (300, "file"), (50, "memory"), (300, "memory")]
     query, bank = (np.concatenate(list(latency.random_unit(*of))) for of in ((4, 16, "queries"), (300, 16, "memories")))
     for (count, _), taken in found.items():
@@ -111,13 +112,13 @@ def test_a_smaller_random_bank_is_the_first_part_of_the_larger(cache):
 )  # fmt: skip
 def test_sizes_that_cannot_be_are_refused(memories, message):
     with pytest.raises(ValueError, match=message):
-        next(latency.on_random(memories, 768, 1, METHODS))
+        next(latency.time_random(memories, 768, 1, METHODS))
 
 
 def test_rows_say_what_was_timed():
     seconds = {name: np.array([0.1, 0.2, 0.9]) + more for more, name in enumerate(METHODS)}
     taken = latency.Times(np.array([1.0, 2.0, 5.0]), seconds, {}, {})
-    rows = latency.rows(taken, dataset="toy", storage="file")
+    rows = latency.latency_rows(taken, dataset="toy", storage="file")
     assert all(row["varies"] and (row["dataset"], row["storage"]) == ("toy", "file") for row in rows)
     by_key = {(row["variant"], row["metric"]): row for row in rows}
     assert len(by_key) == len(rows) == 4 * (len(METHODS) + 1) + 1

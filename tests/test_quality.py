@@ -14,7 +14,7 @@ from earlib.core.config import Config
 from earlib.core.explorer import Exploration
 from earlib.experiments import critic_quality, runs, settings
 from earlib.experiments.settings import Setting
-from earlib.llm import models
+from earlib.llm import models, teaching
 
 SETTING = Setting(dataset="toy", seeds=2)
 
@@ -28,7 +28,7 @@ def test_counts_are_those_of_a_slate_counted_by_hand():
 
 
 def test_a_critic_without_errors_is_measured_as_one():
-    found = critic_quality.learned(SETTING, Config(precision=100, recall=100)).quality
+    found = critic_quality.teach(SETTING, Config(precision=100, recall=100)).quality
     assert np.all(found.precision == 100) and np.all(found.recall == 100)
     assert np.all((found.no_gold > 0) & (found.no_gold < 100))
 
@@ -36,14 +36,14 @@ def test_a_critic_without_errors_is_measured_as_one():
 @pytest.mark.parametrize(("precision", "recall"), [(88, 86), (60, 70)])
 def test_what_is_realised_is_near_the_targets(precision, recall):
     """Some hundred citations: three standard deviations are 8 points at most."""
-    found = critic_quality.learned(SETTING, Config(precision=precision, recall=recall)).quality
+    found = critic_quality.teach(SETTING, Config(precision=precision, recall=recall)).quality
     assert found.precision == pytest.approx([precision] * 2, abs=8)
     assert found.recall == pytest.approx([recall] * 2, abs=8)
 
 
 def test_a_critic_with_other_labels_is_refused():
     with pytest.raises(ValueError, match="errors = 'shuffled': expected 'slate' or 'persistent'"):
-        critic_quality.learned(SETTING, Config(errors="shuffled"))
+        critic_quality.teach(SETTING, Config(errors="shuffled"))
 
 
 FLAGS = st.lists(st.booleans(), min_size=3, max_size=3)
@@ -105,21 +105,21 @@ def by_metric(rows):
 
 
 def test_a_model_that_cites_all_gold_teaches_what_the_simulated_critic_without_errors_teaches(server):
-    simulated = critic_quality.learned(FEW, PERFECT, None, ASSISTED)
-    model = critic_quality.learned(FEW, PERFECT, critic_quality.llm_critic(FEW, PERFECT, "m"), ASSISTED)
+    simulated = critic_quality.teach(FEW, PERFECT, None, ASSISTED)
+    model = critic_quality.teach(FEW, PERFECT, teaching.llm_critic(FEW, PERFECT, "m"), ASSISTED)
     for one, other in zip(model.quality, simulated.quality, strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(model.queries, simulated.queries)
     np.testing.assert_array_equal(model.adapter, simulated.adapter)
     np.testing.assert_array_equal(model.assisted, simulated.assisted)
     assert model.assisted.shape[-1] == ASSISTED and (model.quality.precision, model.quality.unparsed) == (100, 0)
-    cited_less = critic_quality.learned(FEW, Config(precision=100, recall=30), None, ASSISTED)
+    cited_less = critic_quality.teach(FEW, Config(precision=100, recall=30), None, ASSISTED)
     assert not np.array_equal(cited_less.adapter, model.adapter)  # otherwise the comparison would say nothing
 
 
 def test_the_rows_of_a_model_and_of_a_simulated_critic(server):
-    model = by_metric(critic_quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
-    simulated = by_metric(critic_quality.rows(FEW, PERFECT, ASSISTED, critic="simulated"))
+    model = by_metric(teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
+    simulated = by_metric(teaching.critic_rows(FEW, PERFECT, ASSISTED, critic="simulated"))
     assert model.keys() == simulated.keys() and len(model) == len(critic_quality.Quality._fields) + 2
     for key, row in model.items():
         other = simulated[key]
@@ -138,7 +138,7 @@ def test_the_rows_of_a_model_and_of_a_simulated_critic(server):
 
 def test_what_a_model_says_that_cannot_be_read_is_counted_and_measures_nothing(server):
     server.rule = lambda body: says("I like them all.")
-    rows = by_metric(critic_quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
+    rows = by_metric(teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
     assert rows["ear_adapter", "unparsed"]["measured"] == 100
     for metric in ("precision", "recall", "base_rate", "no_gold"):
         assert rows["ear_adapter", metric]["measured"] is None
@@ -147,12 +147,12 @@ def test_what_a_model_says_that_cannot_be_read_is_counted_and_measures_nothing(s
     assert {(row["unparsed"], row["refused"]) for row in rows.values()} == {(slates, 0)}
     assert len(server.requests) == slates  # each time anew
     server.rule = lambda body: Step(completion(None, refusal="No."))
-    rows = critic_quality.rows(FEW, PERFECT, ASSISTED, llm="other", critic="other")
+    rows = teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="other", critic="other")
     assert {(row["unparsed"], row["refused"]) for row in rows} == {(0, slates)}
 
 
 def test_without_a_model_there_is_a_dash_for_each_number():
-    rows = critic_quality.rows(FEW, PERFECT, ASSISTED, llm="none", critic="none")
+    rows = teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="none", critic="none")
     assert len(rows) == len(critic_quality.Quality._fields) + 2
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
     assert {row["verdict"] for row in made["rows"]} == {"not run"}
@@ -161,5 +161,5 @@ def test_without_a_model_there_is_a_dash_for_each_number():
 def test_an_estimate_counts_a_call_for_each_slate(server, tmp_path, monkeypatch):
     monkeypatch.setenv("EARLIB_LLM_ESTIMATE", str(tmp_path / "notes"))
     models.connect.cache_clear()
-    critic_quality.rows(FEW, PERFECT, ASSISTED, llm="m", critic="m")
+    teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="m", critic="m")
     assert server.requests == [] and len((tmp_path / "notes").read_text().splitlines()) == 8 * 4 + ASSISTED * 3

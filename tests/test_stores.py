@@ -106,7 +106,7 @@ def test_the_readings_are_ordered(orders):
 @pytest.fixture(scope="module")
 def answered():
     setting = Setting(dataset="toy", store="both", seeds=2, split="conversation")
-    return setting, settings.candidates_of(settings.Setting(dataset="toy", store="both"), 20), runs.answers(setting, "retriever")
+    return setting, settings.candidates_of(setting, 20), runs.answers(setting, "retriever")
 
 
 def test_both_stores_together_are_the_measure_of_the_run(answered):

@@ -49,7 +49,7 @@ def texts():
     from earlib.data import benchmarks
     from earlib.experiments import geometry
 
-    diagnostic = geometry.load()
+    diagnostic = geometry.load_diagnostic()
     found = [*diagnostic.queries, *diagnostic.memories]
     for captions in (True, False):
         for dates in (False, True):

@@ -201,9 +201,7 @@ def readings(options):
     known = list(dict.fromkeys(reading.option for reading in others))
     for option in options:
         if option != "all" and option not in known:
-            raise ValueError(
-                f"options: unknown {option!r}{near(option, known)}; known: all, {', '.join(known)}"
-            )
+            raise ValueError(f"options: unknown {option!r}{near(option, known)}; known: all, {', '.join(known)}")
     return default, [reading for reading in others if "all" in options or reading.option in options]
 
 

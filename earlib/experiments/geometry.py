@@ -1,8 +1,7 @@
 """Distances of diagnostic queries to episodic and semantic memories (Tables 11 and 12), before and after an adapter.
 
-One matrix can move all queries alike. What tells the two kinds of queries apart is therefore the separation, the mean
-Delta of the queries that require semantic memories less that of those that require episodic ones: a shift that all
-queries share leaves it as it is.
+A single matrix can move all queries alike. The two kinds of queries are therefore compared by their separation, the
+mean Delta of queries that require semantic memories minus that of queries that require episodic ones.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from earlib.data.encoders import encode
 
 MEMORIES = Path(__file__).parent.parent / "data" / "diagnostic.yaml"
 KINDS = ("episodic", "semantic")
-FIRST = 5  # memories looked at
+FIRST = 5  # memories among which all gold ones must be
 
 
 class Diagnostic(NamedTuple):
@@ -38,19 +37,19 @@ class Diagnostic(NamedTuple):
     gold: np.ndarray  # [Q, M] bool, which memories answer a query
 
     def fingerprint(self):
-        """SHA-256 (hex) over everything."""
+        """SHA-256 (hex) of the content."""
         content = [value.tolist() if isinstance(value, np.ndarray) else value for value in self]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def frame(self):
-        """The queries, what each requires, and the memories that answer it, for people to read."""
+        """Table of the queries, the kind that each requires, and the memories that answer it."""
         answers = [" ".join(np.array(self.memories)[found]) for found in self.gold]
         columns = {"query": self.queries, "requires": self.requires, "answered by": answers}
         return pd.DataFrame(columns, index=range(1, len(self.queries) + 1))
 
 
 class Distances(NamedTuple):
-    """What R adapters make of Q queries."""
+    """Distances of Q queries under R adapters."""
 
     d_e: np.ndarray  # [R, Q] mean cosine distance to the episodic memories
     d_s: np.ndarray  # [R, Q] to the semantic ones
@@ -58,17 +57,12 @@ class Distances(NamedTuple):
 
     @property
     def delta(self):
-        """d_e - d_s: below 0 the query is closer to episodic memories, above it to semantic ones."""
+        """d_e - d_s: negative if the query is closer to episodic memories, positive if closer to semantic ones."""
         return self.d_e - self.d_s
 
 
-def load(path=MEMORIES):
-    """The paper's diagnostic queries with the memories of a file.
-
-    Parameters
-    ----------
-    path : Path, optional
-        A file in the form of `diagnostic.yaml`, the default.
+def load_diagnostic(path=MEMORIES):
+    """Load the paper's diagnostic queries with the memories of a file in the form of `diagnostic.yaml`, the default.
 
     Returns
     -------
@@ -77,8 +71,8 @@ def load(path=MEMORIES):
     Raises
     ------
     ValueError
-        If an id occurs twice, a store is unknown, or a query names no memory, one that is not there, or one of the
-        other kind than the paper says.
+        If an id occurs twice, a store is unknown, or a query names no memory, an unknown one, or one of the other kind
+        than the paper says.
     """
     content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     memories, gold = content["memories"], content["gold"]
@@ -89,10 +83,8 @@ def load(path=MEMORIES):
     for row in asked:
         named = gold.get(row["query"]) or []
         if not named or any(stores.get(id) != row["memory"] for id in named):
-            raise ValueError(
-                f"{path}: gold.{row['query']}: expected ids of {row['memory']} memories, found {named}; "
-                f"name those that answer {row['text']!r}"
-            )
+            expected = f"expected ids of {row['memory']} memories, found {named}"
+            raise ValueError(f"{path}: gold.{row['query']}: {expected}; name those that answer {row['text']!r}")
     return Diagnostic(
         queries=tuple(row["text"] for row in asked),
         requires=np.array([row["memory"] for row in asked]),
@@ -103,7 +95,7 @@ def load(path=MEMORIES):
     )
 
 
-def measure(diagnostic, encoder, weights=None):
+def distances(diagnostic, encoder, weights=None):
     """Distances of all queries under R adapters, whose embeddings have unit length (Eq. 3).
 
         d_e(q) = mean over episodic m of 1 - cos(q~, m~),   d_s likewise,   Delta(q) = d_e(q) - d_s(q)
@@ -113,7 +105,7 @@ def measure(diagnostic, encoder, weights=None):
     diagnostic : Diagnostic
     encoder : str
     weights : torch.Tensor, optional
-        W_q and W_m, `[2, R, d, d]`; without them the embeddings of the frozen encoder, R = 1.
+        W_q and W_m, `[2, R, d, d]`; default: the embeddings of the frozen encoder, R = 1.
 
     Returns
     -------
@@ -121,11 +113,10 @@ def measure(diagnostic, encoder, weights=None):
     """
     query = torch.from_numpy(encode(diagnostic.queries, encoder, "query")).double()
     memory = torch.from_numpy(encode(diagnostic.memories, encoder, "memory")).double()
-    replicas = 1 if weights is None else weights.shape[1]
-    untrained = torch.zeros(2, 1, query.shape[-1], query.shape[-1])
-    adapter = Adapter(untrained if weights is None else weights, dtype=torch.float64)
+    weights = torch.zeros(2, 1, query.shape[-1], query.shape[-1]) if weights is None else weights
     with torch.no_grad():
-        similarity, _, _ = adapter.score(query.expand(replicas, -1, -1), memory.expand(replicas, -1, -1))
+        expanded = (embedded.expand(weights.shape[1], -1, -1) for embedded in (query, memory))
+        similarity, _, _ = Adapter(weights, dtype=torch.float64).score(*expanded)
     distance = 1 - similarity.numpy()
     d_e, d_s = (distance[:, :, diagnostic.stores == kind].mean(-1) for kind in KINDS)
     gold = torch.from_numpy(diagnostic.gold).expand(similarity.shape)
@@ -134,14 +125,14 @@ def measure(diagnostic, encoder, weights=None):
 
 
 def random_like(weights, count):
-    """Random adapters with the Frobenius norms of trained ones: what a map of that size does that learned nothing.
+    """Random adapters with the Frobenius norms of trained ones, as a control for maps of the same size.
 
     Parameters
     ----------
     weights : torch.Tensor
         `[2, R, d, d]`.
     count : int
-        C; adapter c has normal entries from a generator of its own, and the norms of W_q and W_m of seed c mod R.
+        C; adapter c has normal entries from its own generator, and the norms of W_q and W_m of seed c mod R.
 
     Returns
     -------
@@ -157,21 +148,11 @@ def random_like(weights, count):
     return torch.stack(made, 1)
 
 
+# -- statistics --------------------------------------------------------------------------------------------------------
+
+
 def separation(values, requires):
-    """How much higher Delta is for queries that require semantic memories than for those that require episodic ones.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Delta, or its change, `[..., Q]`.
-    requires : numpy.ndarray
-        The kind of memory that each query requires, `[Q]`.
-
-    Returns
-    -------
-    numpy.ndarray
-        `[...]`.
-    """
+    """Mean of values, `[..., Q]`, over queries that require semantic memories, minus that over the episodic ones."""
     return values[..., requires == "semantic"].mean(-1) - values[..., requires == "episodic"].mean(-1)
 
 
@@ -181,14 +162,13 @@ def over_questions(values, requires):
     Parameters
     ----------
     values, requires : numpy.ndarray
-        As in `separation`, `[Q]`.
+        Values, and the kind of memory that each query requires, `[Q]`.
 
     Returns
     -------
     dict
-        `difference`; `difference_low`, `difference_high`, Welch's 95 % interval (with five queries and five, resampled
-        ones would be too narrow); `p` of the exact two-sided permutation test: all ways to say which queries are the
-        episodic ones.
+        `difference`; `difference_low`, `difference_high`, Welch's 95 % interval (a bootstrap over five and five queries
+        would be too narrow); `p` of the exact two-sided permutation test over the kinds of the queries.
     """
 
     def gap(one, other, axis):
@@ -201,17 +181,12 @@ def over_questions(values, requires):
 
 
 def over_seeds(by_adapter, others=None):
-    """The mean of R values, or of R less C others, with its 95 % t interval over adapters (Welch's for two).
-
-    Parameters
-    ----------
-    by_adapter, others : numpy.ndarray
-        `[R]` and `[C]`.
+    """The mean of R values, or of R minus C others, with its 95 % t interval over adapters (Welch's for two).
 
     Returns
     -------
     dict
-        `difference`, `difference_low`, `difference_high`; no interval where there is a single adapter.
+        `difference`, `difference_low`, `difference_high`; no interval for a single adapter.
     """
     if others is None:
         return _differing(by_adapter.mean(), ttest_1samp, by_adapter, popmean=0)
@@ -221,101 +196,80 @@ def over_seeds(by_adapter, others=None):
 def _differing(mean, test, *samples, **options):
     if min(map(len, samples)) < 2:
         low, high = None, None
-    elif all(np.ptp(sample) < 1e-12 for sample in samples):  # nothing varies: a t test knows no answer
+    elif all(np.ptp(sample) < 1e-12 for sample in samples):  # constant: the t test is undefined
         low, high = float(mean), float(mean)
     else:
         low, high = map(float, test(*samples, **options).confidence_interval())
     return {"difference": float(mean), "difference_low": low, "difference_high": high}
 
 
+def _over_adapters(values):
+    """Mean over adapters, and their deviation (None for one)."""
+    std = float(values.std(ddof=1)) if len(values) > 1 else None
+    return {"measured": float(values.mean()), "std": std, "seeds": len(values)}
+
+
 # -- rows of a record --------------------------------------------------------------------------------------------------
 
 
-def distance_rows(diagnostic, found, **keys):
-    """Distances of each query, and how many of a kind have their gold among the first five.
-
-    Parameters
-    ----------
-    diagnostic : Diagnostic
-    found : Distances
-    **keys
-        `stage` and, after training, `adapter`; before it `seeds=None`, as the frozen encoder has none.
-
-    Returns
-    -------
-    list of dict
-        Fields and keys for `records.row`: metrics d_e, d_s and delta by query (from 1) and requires; recall@5 by
-        requires. A single query moves the recall of trained adapters by points, so it may vary between machines.
-    """
-    made = []
-    for number, kind in enumerate(diagnostic.requires.tolist(), 1):
-        for metric in ("d_e", "d_s", "delta"):
-            value = _mean(getattr(found, metric)[:, number - 1])
-            made.append({"metric": metric, "query": number, "requires": kind, **value, **keys})
-    for kind in KINDS:
-        of_kind = 100 * found.recalled[:, diagnostic.requires == kind]
-        value = {**_mean(of_kind.mean(1)), "n_queries": of_kind.shape[1], "varies": "adapter" in keys}
-        made.append({"metric": "recall@5", "requires": kind, **value, **keys})
-    return made
-
-
-def change_rows(diagnostic, before, found, adapter):
-    """How far an adapter moves Delta: of each query, and of the queries of a kind on average.
-
-    Parameters
-    ----------
-    diagnostic : Diagnostic
-    before, found : Distances
-        Of the frozen encoder and of the adapters.
-    adapter : str
-        What they are called.
-
-    Returns
-    -------
-    list of dict
-        Fields and keys for `records.row`: metric delta_change by query and requires, and by requires alone.
-    """
-    change, made = found.delta - before.delta, []
-    for number, kind in enumerate(diagnostic.requires.tolist(), 1):
-        keys = {"query": number, "requires": kind, "adapter": adapter}
-        made.append({"metric": "delta_change", **keys, **_mean(change[:, number - 1])})
-    for kind in KINDS:
-        of_kind = change[:, diagnostic.requires == kind]
-        value = {**_mean(of_kind.mean(1)), "n_queries": of_kind.shape[1]}
-        made.append({"metric": "delta_change", "requires": kind, "adapter": adapter, **value})
-    return made
-
-
-def separation_rows(diagnostic, before, adapters):
-    """Whether adapters move the two kinds of queries apart, and farther than the first of them does.
+def geometry_rows(diagnostic, before, after):
+    """Fields and keys of rows for `records.row`.
 
     Parameters
     ----------
     diagnostic : Diagnostic
     before : Distances
         Of the frozen encoder.
-    adapters : dict of str to Distances
-        By name.
+    after : dict of str to Distances
+        Of adapters, by name; separations are compared with the first.
 
     Returns
     -------
     list of dict
-        Fields and keys for `records.row`. The metric separation has the key stage and, after training, adapter and its
-        difference to before; separation_change is that difference, compared with the first adapter's. The key interval
-        says over what the interval of a difference is: "questions" or "seeds".
+        Metrics d_e, d_s and delta by query (from 1) and requires; recall@5 by requires; delta_change by query, and by
+        requires alone; separation; separation_change. The key stage is "before" or "after", interval is "questions"
+        or "seeds", the units of the interval of a separation's difference. A single query moves the recall of trained
+        adapters by several points, so that it may vary between machines.
     """
-    requires = diagnostic.requires
+    made = _distance_rows(diagnostic.requires, before, stage="before", seeds=None)
+    for adapter, found in after.items():
+        made += _distance_rows(diagnostic.requires, found, stage="after", adapter=adapter)
+        change = found.delta - before.delta
+        for number, kind in enumerate(diagnostic.requires.tolist(), 1):
+            keys = {"query": number, "requires": kind, "adapter": adapter}
+            made.append({"metric": "delta_change", **keys, **_over_adapters(change[:, number - 1])})
+        for kind in KINDS:
+            of_kind = change[:, diagnostic.requires == kind]
+            value = {**_over_adapters(of_kind.mean(1)), "n_queries": of_kind.shape[1]}
+            made.append({"metric": "delta_change", "requires": kind, "adapter": adapter, **value})
+    return made + _separation_rows(diagnostic.requires, before, after)
+
+
+def _distance_rows(requires, found, **keys):
+    made = []
+    for number, kind in enumerate(requires.tolist(), 1):
+        for metric in ("d_e", "d_s", "delta"):
+            value = _over_adapters(getattr(found, metric)[:, number - 1])
+            made.append({"metric": metric, "query": number, "requires": kind, **value, **keys})
+    for kind in KINDS:
+        of_kind = 100 * found.recalled[:, requires == kind]
+        value = {**_over_adapters(of_kind.mean(1)), "n_queries": of_kind.shape[1], "varies": "adapter" in keys}
+        made.append({"metric": "recall@5", "requires": kind, **value, **keys})
+    return made
+
+
+def _separation_rows(requires, before, adapters):
     start, count = separation(before.delta, requires), {"n_queries": len(requires)}
     changes = {adapter: found.delta - before.delta for adapter, found in adapters.items()}
     name, first = next(iter(changes.items()), (None, None))
-    made = [{"metric": "separation", "stage": "before", **_mean(start), **count, "seeds": None}]
+    made = [{"metric": "separation", "stage": "before", **_over_adapters(start), **count, "seeds": None}]
     for adapter, change in changes.items():
         moved = separation(change, requires)
-        after = {"metric": "separation", "stage": "after", "adapter": adapter, **_mean(start + moved), **count}
+        after = {"metric": "separation", "stage": "after", "adapter": adapter, **_over_adapters(start + moved), **count}
         after["compared_with"] = {"stage": "before", "adapter": None, "interval": None}
         made.append({**after, "interval": "questions", **over_questions(change.mean(0), requires)})
         made.append({**after, "interval": "seeds", **over_seeds(moved)})
-        apart = {"metric": "separation_change", "adapter": adapter, **_mean(moved), **count}
+        apart = {"metric": "separation_change", "adapter": adapter, **_over_adapters(moved), **count}
         if change is first:
             made += [{**apart, "interval": interval} for interval in ("questions", "seeds")]
             continue
@@ -326,46 +280,25 @@ def separation_rows(diagnostic, before, adapters):
 
 
 def missing_rows(diagnostic, adapters, reason):
-    """A dash in place of every row of adapters that cannot be trained.
-
-    Parameters
-    ----------
-    diagnostic : Diagnostic
-    adapters : sequence of str
-        What they are called.
-    reason : str
-        Why they cannot.
-
-    Returns
-    -------
-    list of dict
-        Fields and keys for `records.row`, as of `distance_rows`, `change_rows` and `separation_rows`.
-    """
-    made = []
-    for adapter in adapters:
-        dash = {"adapter": adapter, "measured": None, "reason": reason}
-        after, kinds = {**dash, "stage": "after"}, dict(enumerate(diagnostic.requires.tolist(), 1))
-        for number, kind in kinds.items():
-            keys = {"query": number, "requires": kind}
-            made += [{"metric": metric, **keys, **after} for metric in ("d_e", "d_s", "delta")]
-            made.append({"metric": "delta_change", **keys, **dash})
-        for kind in KINDS:
-            made.append({"metric": "recall@5", "requires": kind, **after})
-            made.append({"metric": "delta_change", "requires": kind, **dash})
-        for interval in ("questions", "seeds"):
-            made.append({"metric": "separation", "interval": interval, **after})
-            made.append({"metric": "separation_change", "interval": interval, **dash})
-    return made
+    """Rows without a value, with the reason, in place of all rows of adapters that cannot be trained."""
+    nothing = Distances(*np.zeros((3, 1, len(diagnostic.queries))))
+    keys = ("metric", "query", "requires", "stage", "adapter", "interval")
+    made = geometry_rows(diagnostic, nothing, dict.fromkeys(adapters, nothing))
+    dash = {"measured": None, "reason": reason}
+    return [{key: row[key] for key in keys if key in row} | dash for row in made if "adapter" in row]
 
 
-def printed(stage):
+# -- tables and figures ------------------------------------------------------------------------------------------------
+
+
+def printed_delta(stage):
     """Delta of each query as the paper prints it, `[Q]`, before or after training (Table 12)."""
     found = sorted(paper.reported("tab12", metric=f"delta_{stage}"), key=lambda row: row["query"])
     return np.array([row["value"] for row in found])
 
 
 def separations(record, requires):
-    """What the rows of `separation_rows` say, for people to read: a line an adapter, and one of the paper's numbers.
+    """Table of the changes of the separation: a line an adapter, and one of the paper's numbers if the record has them.
 
     Parameters
     ----------
@@ -376,10 +309,9 @@ def separations(record, requires):
     Returns
     -------
     pandas.DataFrame
-        The change of the separation and how much larger it is than the first adapter's, with intervals and p; the
-        paper's where the record holds its numbers.
+        The change and its difference to the first adapter's, with intervals and p.
     """
-    heads = {"separation": "change of the separation", "separation_change": "less that of {}"}
+    heads = {"separation": "change of the separation", "separation_change": "minus that of {}"}
     lines = {}
     for row in record["rows"]:
         if row["metric"] in heads and row.get("difference") is not None:
@@ -389,7 +321,7 @@ def separations(record, requires):
             if "p_holm" in row:
                 line[head, "p"] = f"{row['p_holm']:.3f}"
     if any(row.get("printed") for row in record["rows"]):
-        theirs = over_questions(printed("after") - printed("before"), requires)
+        theirs = over_questions(printed_delta("after") - printed_delta("before"), requires)
         columns = [(heads["separation"], name) for name in ("mean", "over questions")]
         lines["the paper's numbers"] = dict(zip(columns, _shown(theirs), strict=True))
     frame = pd.DataFrame.from_dict(lines, orient="index").fillna("")
@@ -402,7 +334,7 @@ def _shown(row):
 
 
 def moved(record):
-    """Delta of each query before and after each adapter, for `plots.moves`; the paper's where the record holds it.
+    """Table of Delta before and after each adapter, and of the paper's if the record has it, for `figures.moves`.
 
     Returns
     -------
@@ -412,19 +344,11 @@ def moved(record):
     rows = [row for row in record["rows"] if row["metric"] == "delta"]
     start = {row["query"]: row for row in rows if row["stage"] == "before"}
     lines, theirs = [], []
-    for row in rows:
-        if row["stage"] == "after":
-            line = {"query": row["query"], "requires": row["requires"]}
-            before = start[row["query"]]
-            ends = {"before": before["measured"], "after": row["measured"], "std": row["std"]}
-            lines.append({**line, "adapter": row["adapter"], **ends})
-            if row.get("reported") is not None:
-                ends = {"before": before["reported"], "after": row["reported"], "std": None}
-                theirs.append({**line, "adapter": "paper", **ends})
+    for row in [row for row in rows if row["stage"] == "after"]:
+        line, before = {"query": row["query"], "requires": row["requires"]}, start[row["query"]]
+        ends = {"before": before["measured"], "after": row["measured"], "std": row["std"]}
+        lines.append({**line, "adapter": row["adapter"], **ends})
+        if row.get("reported") is not None:
+            ends = {"before": before["reported"], "after": row["reported"], "std": None}
+            theirs.append({**line, "adapter": "paper", **ends})
     return pd.DataFrame(theirs + lines).astype({"before": float, "after": float, "std": float})
-
-
-def _mean(by_adapter):
-    """Mean over adapters, and their deviation (None for one)."""
-    std = float(by_adapter.std(ddof=1)) if len(by_adapter) > 1 else None
-    return {"measured": float(by_adapter.mean()), "std": std, "seeds": len(by_adapter)}

@@ -209,7 +209,8 @@ def _merged(runs):
         last = [*range(points - 1), len(run.seen) - 1]  # the last evaluation is that at the end
         parts.append([run.seen[last], *map(padded, run._replace(adapter=run.adapter[last])[1:])])
     (seen, *_), *others = zip(*parts, strict=True)
-    return Run(seen, *(np.concatenate(part, axis=-2) for part in others))
+    # in one memory layout, since a mean depends on it in its last digits
+    return Run(seen, *(np.ascontiguousarray(np.concatenate(part, axis=-2)) for part in others))
 
 
 # -- the key of a run --------------------------------------------------------------------------------------------------

@@ -1,9 +1,7 @@
-"""Other ways to spend critic calls on a ranking: a posterior that knows the critic, Thompson sampling, a plain control.
+"""Other ways to spend critic calls on a ranking: a posterior that models the critic, Thompson sampling, controls.
 
-All start from the scores of candidates, of whatever adapter, and return a slate after every number of calls. What they
-reach on a benchmark, from the static ranking and from a trained adapter's, is compared in `on_questions`. What is
-fitted there (`fit`, `patience`, `thrift`) is fitted to what the critic said of training questions; no gold label is
-read.
+All start from the scores of candidates and return a slate after every number of calls; `spend_calls` compares them on a
+benchmark. Priors and stopping rules are fitted to the critic's citations of training questions, without gold labels.
 """
 
 import math
@@ -13,27 +11,30 @@ import numpy as np
 import torch
 from scipy.special import betaincinv
 
-from earlib.core import adapter, randomness
+from earlib.core import randomness
+from earlib.core.adapter import Adapter, gram
 from earlib.core.critic import SimulatedCritic, false_positive_rate
 from earlib.core.explorer import explore, select_slate
 from earlib.core.ordering import best
 from earlib.experiments import measures, runs, settings
 
-UNEXPECTED = 1e-3  # chance of a citation in a slate that holds no gold of a hypothesis: none is ever ruled out for good
-TEMPERATURES = tuple(0.02 * 2 ** (step / 2) for step in range(9))  # of a prior, among which `fit` chooses: 0.02 to 0.32
+UNEXPECTED = 1e-3  # chance of a citation in a slate without gold of a hypothesis: none is ever ruled out for good
+TEMPERATURES = tuple(0.02 * 2 ** (step / 2) for step in range(9))  # of a prior, for `fit_prior`: 0.02 to 0.32
 BOUNDS = (*(0.16 * 2 ** (-step / 8) for step in range(49)), 0.0)  # of a gain, for stopping early: 0.16 to 0.0025, none
+CONTROL, BELOW = "equal_calls", "equal_calls_below"
+BANDITS = (CONTROL, BELOW, "ucb", "thompson", "posterior")
 
 
 class Spent(NamedTuple):
     """Slates of N questions after 0, 1, ..., C critic calls."""
 
     slates: torch.Tensor  # [C + 1, N, s] candidate indices
-    worth: torch.Tensor | None = None  # [C + 1, N] chance that the slate holds all gold candidates, by the posterior
-    gain: torch.Tensor | None = None  # [C + 1, N] how much one call more is expected to raise it
+    worth: torch.Tensor | None = None  # [C + 1, N] posterior probability that the slate holds all gold candidates
+    gain: torch.Tensor | None = None  # [C + 1, N] its expected increase by one more call
 
 
 class Prior(NamedTuple):
-    """What is thought of candidates before anything is asked, and how many of them are gold."""
+    """Prior of which candidates are gold, and of how many."""
 
     temperature: float  # of the softmax of scores
     shares: tuple  # of questions with 0, 1 and 2 gold candidates
@@ -43,29 +44,16 @@ class Prior(NamedTuple):
 
 
 def hypotheses(depth):
-    """Every set of at most two of the candidates, bool `[H, K]`: none, each one, each pair."""
+    """All sets of at most two of the candidates, bool `[H, K]`: none, each one, each pair."""
     one = torch.eye(depth, dtype=torch.bool)
     first, second = torch.triu_indices(depth, depth, 1)
     return torch.cat([one.new_zeros(1, depth), one, one[first] | one[second]])
 
 
 def log_prior(prior, scores, sets):
-    """Log-probability of each hypothesis: P(n gold) times the chance that n draws without order give this set.
+    """Log-probability of each hypothesis, `[N, H]`: P(n gold) times the chance that n draws without order yield it.
 
     With q = softmax(z / tau): P(none) = pi_0, P({i}) = pi_1 q_i, P({i, j}) = pi_2 q_i q_j / sum of q_k q_l over pairs.
-
-    Parameters
-    ----------
-    prior : Prior
-    scores : torch.Tensor
-        `[N, K]`.
-    sets : torch.Tensor
-        As `hypotheses` makes them, `[H, K]`.
-
-    Returns
-    -------
-    torch.Tensor
-        `[N, H]`.
     """
     log_q = (scores / prior.temperature).log_softmax(-1)
     of_set = log_q @ sets.to(log_q.dtype).T
@@ -79,12 +67,12 @@ def log_likelihood(slates, citations, sets, recall, precision):
     """Log-probability of a slate's citations under each hypothesis, by the critic's stated recall and precision.
 
     With n gold memories of the hypothesis in the slate, gold ones are cited with probability r, others with p_fp(n)
-    (Appendix A.2). No citation at all is therefore a message too: nothing in the slate is gold, or all was missed.
+    (Appendix A.2). No citation is evidence, too: nothing in the slate is gold, or all was missed.
 
     Parameters
     ----------
     slates, citations : torch.Tensor
-        Candidate indices and their citations in {-1, +1}, `[..., s]`; 0 where none could be read: it says nothing.
+        Candidate indices and their citations in {-1, +1}, `[..., s]`; 0 if unreadable, which is no evidence.
     sets : torch.Tensor
         `[H, K]`.
     recall, precision : float
@@ -107,18 +95,18 @@ def _cited(slates, sets, recall, precision):
     return torch.where(gold, torch.tensor(recall).double(), rate)
 
 
-def fit(scores, asked, recall, precision, rounds=20):
-    """The prior under which citations of training questions are likeliest; no gold label is read.
+def fit_prior(scores, asked, recall, precision, rounds=20):
+    """The prior of maximum likelihood for citations of training questions.
 
-    For each of a few temperatures the shares of questions with 0, 1 and 2 gold candidates are found by expectation
-    maximisation; the temperature with the highest marginal likelihood of all citations wins.
+    For each of a few temperatures, expectation maximisation yields the shares of questions with 0, 1 and 2 gold
+    candidates; the temperature with the highest marginal likelihood wins.
 
     Parameters
     ----------
     scores : torch.Tensor
         Of training questions, `[N, K]`.
     asked : list of (slates, citations)
-        What the critic said of them, `[N, s]` each, as in `log_likelihood`.
+        Citations by the critic, `[N, s]` each, as in `log_likelihood`.
     recall, precision : float
     rounds : int
 
@@ -126,8 +114,7 @@ def fit(scores, asked, recall, precision, rounds=20):
     -------
     Prior
     """
-    K = scores.shape[-1]
-    sets = hypotheses(K)
+    sets = hypotheses(scores.shape[-1])
     evidence = sum(log_likelihood(slates, citations, sets, recall, precision) for slates, citations in asked)
     sizes, reached = sets.sum(1), {}
     for temperature in TEMPERATURES:
@@ -142,16 +129,15 @@ def fit(scores, asked, recall, precision, rounds=20):
 
 
 def by_posterior(config, prior, scores, ask, calls):
-    """Ask the slate that is expected to help most; return the candidates that are likeliest to be gold.
+    """Ask about the slate with the largest expected worth; return the candidates that are most probably gold.
 
-    After each call the probability of every hypothesis is known. The slate returned has the s candidates that are most
-    probably gold, ties by the retriever's ranking. Its worth V is the probability that it holds every gold candidate.
-    The next slate asked about is, of some, the one with the largest expected worth afterwards (`outlook`).
+    After each call the posterior of every hypothesis is known. The worth of a slate is the probability that it holds
+    every gold candidate; ties are in the retriever's order. The slate to ask about is chosen by `outlook`.
 
     Parameters
     ----------
     config : Config
-        Gives s, and the critic's stated recall and precision.
+        s, and the critic's stated recall and precision.
     prior : Prior
     scores : torch.Tensor
         `[N, K]`.
@@ -180,43 +166,21 @@ def by_posterior(config, prior, scores, ask, calls):
 
 
 def worth(weights, sets, size):
-    """Weight of the hypotheses all of whose gold is among the candidates with the largest marginal weight, `[...]`."""
-    held = weights @ sets.to(weights.dtype)
-    return weights.gather(-1, _within(best(held, size), sets.shape[1])).sum(-1)
-
-
-def _within(kept, depth):
-    """Where `hypotheses` has those all of whose gold is among some candidates, `[..., s]`: their numbers."""
-    kept = kept.sort(-1).values
-    first, second = torch.triu_indices(kept.shape[-1], kept.shape[-1], 1)
+    """Weight of the hypotheses whose gold is all among the s candidates with the largest marginal weight, `[...]`."""
+    kept = best(weights @ sets.to(weights.dtype), size).sort(-1).values
+    depth = sets.shape[1]
+    first, second = torch.triu_indices(size, size, 1)
     i, j = kept[..., first], kept[..., second]
-    pairs = 1 + depth + i * (2 * depth - i - 1) // 2 + j - i - 1
-    return torch.cat([torch.zeros_like(kept[..., :1]), 1 + kept, pairs], -1)
+    pairs = 1 + depth + i * (2 * depth - i - 1) // 2 + j - i - 1  # their numbers among `hypotheses`
+    within = torch.cat([torch.zeros_like(kept[..., :1]), 1 + kept, pairs], -1)
+    return weights.gather(-1, within).sum(-1)
 
 
 def outlook(likely, sets, size, recall, precision):
-    """The slate whose citations are expected to make the slate returned worth most, and what it is then worth.
+    """The slate whose citations have the largest expected worth, `[N, s]`, and this worth, `[N]`.
 
-    For a slate A and each of its 2^s possible answers y, V = sum over y of max over S of P(y and all gold in S). The
-    slates compared are runs of s in the order of how probably gold candidates are: the first s, the s from the second
-    on, and so on.
-
-    Parameters
-    ----------
-    likely : torch.Tensor
-        `[N, H]`.
-    sets : torch.Tensor
-        `[H, K]`.
-    size : int
-        s.
-    recall, precision : float
-
-    Returns
-    -------
-    slates : torch.Tensor
-        `[N, s]`.
-    expected : torch.Tensor
-        `[N]`.
+    For a slate A and each of its 2^s possible citations y, V = sum over y of max over S of P(y and all gold in S). The
+    slates compared are runs of s in the order of the posterior `likely`, `[N, H]`, that candidates are gold.
     """
     order = best(likely @ sets.double(), sets.shape[1])
     found = None
@@ -238,31 +202,17 @@ def outlook(likely, sets, size, recall, precision):
 
 
 def by_confidence(config, scores, gram, ask, calls):
-    """The paper's Explorer: after c calls it returns S^(c + 1), composed before its own feedback; as `by_posterior`."""
+    """The paper's Explorer: after c calls it returns S^(c + 1), composed before its own feedback."""
     found = explore(config, scores, gram, ask, calls)
     last = select_slate(config, scores, gram, found.shown, found.cited)
     return Spent(torch.cat([found.slates.movedim(-2, 0), last[None]]) if calls else last[None])
 
 
 def by_thompson(config, scores, gram, ask, calls, uniforms):
-    """The Explorer with a draw from each candidate's own posterior in the place of its upper-confidence value (Eq. 5).
+    """The Explorer with a draw from each candidate's own posterior in place of its upper-confidence value (Eq. 5).
 
     A candidate cited a times and rejected b times has usefulness 2 x - 1 with x from Beta(1 + a, 1 + b). The slate
-    returned has the mean in the place of the draw.
-
-    Parameters
-    ----------
-    config : Config
-    scores, gram : torch.Tensor
-        `[..., K]` and `[..., K, K]`.
-    ask, calls
-        As in `by_posterior`.
-    uniforms : torch.Tensor
-        A number in (0, 1) for each call and candidate, `[..., C, K]`.
-
-    Returns
-    -------
-    Spent
+    returned uses the mean. `uniforms` has a number in (0, 1) for each call and candidate, `[..., C, K]`.
     """
     plain = config.model_copy(update={"relevance": 1.0, "exploration": 0.0})
     shown, cited, nothing = (torch.zeros_like(scores) for _ in range(3))
@@ -284,15 +234,14 @@ def by_thompson(config, scores, gram, ask, calls, uniforms):
 
 def _beta(uniforms, up, down):
     """Quantiles of Beta(up, down)."""
-    return torch.from_numpy(betaincinv(up.double().numpy(), down.double().numpy(), uniforms.double().numpy()))
+    return torch.from_numpy(betaincinv(*(part.double().numpy() for part in (up, down, uniforms))))
 
 
 def in_turn(config, scores, ask, calls, first=0):
-    """Control: show the ranking s at a time, from the top again after its end; then order by what was cited.
+    """Control: show the ranking s at a time, again from the top after its end; then order by the sum of citations.
 
-    A candidate's standing is the sum of its citations, 0 if it was never shown; equal ones keep the ranking's order.
-    From the top on this is `measures.equal_calls` until all were shown once. With `first` = s it asks about what it
-    would not return yet, before it asks about what it would. As `by_posterior`, without a posterior.
+    Ties are in the ranking's order. From the top on this is `measures.equal_calls` until all were shown once; with
+    `first` = s it asks about the candidates outside the top s first.
     """
     s, K = config.slate_size, scores.shape[-1]
     order, standing = best(scores, K), torch.zeros_like(scores)
@@ -310,29 +259,16 @@ def in_turn(config, scores, ask, calls, first=0):
 
 
 def stopped(gain, bound):
-    """How many calls each question is asked that stops as soon as one more is expected to bring less than a bound.
-
-    Parameters
-    ----------
-    gain : torch.Tensor
-        As in `Spent`, `[C + 1, N]`.
-    bound : float
-        Of the probability that the slate returned holds all gold candidates.
-
-    Returns
-    -------
-    torch.Tensor
-        0 to C, `[N]`; C where the bound is never undercut.
-    """
+    """Calls of each question, 0 to C, if it stops as soon as the expected gain, `[C + 1, N]`, is below a bound."""
     enough = gain < bound
     enough[-1] = True
     return enough.to(torch.int8).argmax(0)
 
 
 def patience(practice, loss):
-    """The largest bound at which questions that stop early are expected to lose no more than that of all their calls.
+    """The largest bound at which the expected loss by stopping early is at most `loss`.
 
-    What is lost is told by the posterior itself, the mean worth of the slates returned, and not by gold labels.
+    The loss is the decrease of the mean posterior worth; no gold label is read.
 
     Parameters
     ----------
@@ -344,14 +280,15 @@ def patience(practice, loss):
     Returns
     -------
     float
-        One of `BOUNDS`; at the last, 0, no question stops.
+        One of `BOUNDS`; the last, 0, stops no question.
     """
     kept = practice.worth[-1].mean() - loss
-    return next((bound for bound in BOUNDS if _at(practice.worth, practice.gain, bound).mean() >= kept), BOUNDS[-1])
+    worths = {bound: practice.worth.gather(0, stopped(practice.gain, bound)[None]).mean() for bound in BOUNDS}
+    return next((bound for bound, reached in worths.items() if reached >= kept), BOUNDS[-1])
 
 
 def thrift(practice, share):
-    """The smallest bound at which questions that stop early spend no more than a share of their calls; as `patience`.
+    """The smallest bound at which questions that stop early spend at most a share of their calls; as `patience`.
 
     Raises
     ------
@@ -365,22 +302,11 @@ def thrift(practice, share):
     return kept[-1]
 
 
-def _at(values, gain, bound):
-    """Values of each question when it stops, `[N]`."""
-    return values.gather(0, stopped(gain, bound)[None])[0]
-
-
 # -- on a benchmark ----------------------------------------------------------------------------------------------------
-
-CONTROL, BELOW = "equal_calls", "equal_calls_below"
-BANDITS = (CONTROL, BELOW, "ucb", "thompson", "posterior")
 
 
 class Spending(NamedTuple):
-    """What was reached on the evaluation questions of a setting, and what a bound for stopping can be chosen by.
-
-    Every question is put to D critics that err independently of each other.
-    """
+    """Results on the evaluation questions of a setting, each put to D critics with independent errors."""
 
     values: dict  # bandit -> [C + 1, D, R, E] recall@5 after each number of calls
     gain: np.ndarray  # [C + 1, D, R, E] as in `Spent`, by the posterior
@@ -393,71 +319,53 @@ class Spending(NamedTuple):
 
 
 class Early(NamedTuple):
-    """What the posterior reaches that stops early, the mean over the critics."""
+    """Results of the posterior with early stopping, the mean over the critics."""
 
     values: np.ndarray  # [R, E] recall@5
-    calls: np.ndarray  # [R, E] that were asked; NaN for questions without gold, as in `values`
+    calls: np.ndarray  # [R, E] critic calls; NaN for questions without gold, as in `values`
 
 
 def early(spending, bounds, most):
-    """Stop the questions of each seed at its bound, after `most` calls at the latest.
-
-    Parameters
-    ----------
-    spending : Spending
-    bounds : sequence of float
-        One a seed.
-    most : int
-
-    Returns
-    -------
-    Early
-    """
+    """Stop the questions of each seed at its bound, one a seed, or after `most` calls."""
     recall, gain = spending.values["posterior"][: most + 1], torch.from_numpy(spending.gain[: most + 1])
     calls = np.stack([stopped(gain[:, :, seed], bound).numpy() for seed, bound in enumerate(bounds)], 1)
-    return _asked(recall, calls)
+    return _stopped_at(recall, calls)
 
 
-def told(spending, most):
-    """As `early`, by one who is told when all gold is in the slate, and asks `most` times where it never is.
-
-    One who has to guess spends more, or loses recall, unless it can tell on which questions asking is in vain.
-    """
+def informed(spending, most):
+    """As `early`, by an oracle that stops once all gold is in the slate, or after `most` calls if it never is."""
     recall = spending.values["posterior"][: most + 1]
-    return _asked(recall, np.where((recall == 1).any(0), (recall == 1).argmax(0), most))
+    return _stopped_at(recall, np.where((recall == 1).any(0), (recall == 1).argmax(0), most))
 
 
-def _asked(recall, calls):
-    """What is reached where each question, `[D, R, E]`, stops after its own number of calls."""
+def _stopped_at(recall, calls):
     values = np.take_along_axis(recall, calls[None], 0)[0].mean(0)
     return Early(values, np.where(np.isnan(values), np.nan, calls.mean(0)))
 
 
-def on_questions(setting, config, chosen, calls, most, repeats=1, critic=None):
-    """Spend calls on the ranking of the static retriever or of a trained adapter, in each of the ways of `BANDITS`.
+def spend_calls(setting, config, chosen, calls, most, repeats=1, critic=None):
+    """Spend calls on the ranking of the static retriever or of a trained adapter, by each of `BANDITS`.
 
-    The prior of each seed is fitted to citations of the part kept from its training questions, each of whose candidates
-    the critic was asked about once, ranked by an adapter that was trained on the others. On the same questions `most`
-    calls are spent for practice. The evaluation questions are put to D critics, of which critic d of seed i draws its
-    errors as seed i + d R, R the number of seeds: what one of them happens to miss is no property of a bandit.
+    The prior of each seed is fitted to citations of a held-out part of its training questions, ranked by an adapter
+    that was trained on the others; every candidate is asked about once. On the same questions `most` calls are spent
+    for practice. Critic d of seed i draws its errors as seed i + d R, R the number of seeds.
 
     Parameters
     ----------
-    setting : settings.Setting
+    setting : Setting
         With a random split, so that all seeds evaluate as many questions.
     config : Config
-        How the adapter learns; its Explorer, s, and the precision and recall that the critic states.
+        The adapter's training, its Explorer, s, and the critic's stated precision and recall.
     chosen : list of dict or None
-        Hyper-parameters that each seed has for itself, one a seed, if the ranking is a trained adapter's; None for
-        that of the static retriever.
+        Hyper-parameters of each seed's adapter; None for the static retriever.
     calls : int
         C.
     most : int
-        Calls that stopping early is held against.
+        Most calls with early stopping.
     repeats : int
         D.
     critic : Config, optional
-        How the critic that is asked really errs; default: as it states.
+        Actual errors of the critic; default: as stated.
 
     Returns
     -------
@@ -466,10 +374,10 @@ def on_questions(setting, config, chosen, calls, most, repeats=1, critic=None):
     Raises
     ------
     ValueError
-        If there are fewer calls than `most`, or no critic to ask.
+        If there are fewer calls than `most`, or no critic.
     """
     if calls < most:
-        raise ValueError(f"calls = {calls}: expected at least {most}, which stopping early is held against")
+        raise ValueError(f"calls = {calls}: expected at least {most}, the calls that stopping early is compared with")
     if repeats < 1:
         raise ValueError(f"repeats = {repeats}: expected at least 1 critic to put each question to")
     found = settings.candidates_of(setting, config.depth)
@@ -480,9 +388,10 @@ def on_questions(setting, config, chosen, calls, most, repeats=1, critic=None):
         (train, evaluation), (_, part) = (settings.split(found.scopes, one, seed) for one in (setting, kept_apart))
         asking = critic or config, found, seed, train
         prior, practice = _fitted(config, asking, taught_less[seed], part, most)
-        ranked, spent = scored(found, taught[seed], evaluation), []
-        for number in range(seed, setting.seeds * repeats, setting.seeds):
-            spent.append(_spend(config, (critic or config, found, number, train), ranked, evaluation, calls, prior))
+        ranked = scored(found, taught[seed], evaluation)
+        numbers = range(seed, setting.seeds * repeats, setting.seeds)
+        askings = [(critic or config, found, number, train) for number in numbers]
+        spent = [_spend(config, asking, ranked, evaluation, calls, prior) for asking in askings]
         for name in BANDITS:
             values[name].append(torch.stack([_recall(found, evaluation, one[name].slates) for one in spent], 1))
         gains.append(torch.stack([one["posterior"].gain for one in spent], 1))
@@ -493,26 +402,25 @@ def on_questions(setting, config, chosen, calls, most, repeats=1, critic=None):
 
 
 def _weights(setting, config, chosen):
-    """W_q and W_m of each seed, `[2, 1, d, d]`, learned with what it chose; None where nothing is learned."""
+    """W_q and W_m of each seed, `[2, 1, d, d]`, or None for the static retriever."""
     if chosen is None:
         return [None] * setting.seeds
-    return [
-        runs.trained_weights(setting, config.model_copy(update=choice), [seed]) for seed, choice in enumerate(chosen)
-    ]
+    configs = [config.model_copy(update=choice) for choice in chosen]
+    return [runs.trained_weights(setting, one, [seed]) for seed, one in enumerate(configs)]
 
 
 def _fitted(config, asking, weights, part, most):
-    """The prior of a seed and what it practised, from training questions that its adapter was not taught."""
+    """The prior of a seed and its practice, on training questions that its adapter was not trained on."""
     scores, _ = scored(asking[1], weights, part)
     ask = _critic(*asking, part, "train", -(-config.depth // config.slate_size))
     shown = best(scores, config.depth).split(config.slate_size, dim=-1)
     asked = [(slate, torch.mul(*ask(call, slate))) for call, slate in enumerate(shown)]
-    prior = fit(scores, asked, config.recall / 100, config.precision / 100)
+    prior = fit_prior(scores, asked, config.recall / 100, config.precision / 100)
     return prior, by_posterior(config, prior, scores, _critic(*asking, part, "test", most), most)
 
 
 def _spend(config, asking, ranked, queries, calls, prior):
-    """Every way to spend calls on the same questions, `ranked` as `scored` does, asking one and the same critic."""
+    """Every way to spend calls on the same questions and the same critic; `ranked` is the result of `scored`."""
     scores, similarity = ranked
     uniforms = torch.from_numpy(randomness.generator(asking[2], "thompson").random((len(queries), calls, config.depth)))
 
@@ -529,32 +437,22 @@ def _spend(config, asking, ranked, queries, calls, prior):
 
 
 def scored(found, weights, queries):
-    """Scores of the candidates of some questions, `[N, K]`, and their similarities, `[N, K, K]`, by one adapter.
+    """Scores, `[N, K]`, and similarities, `[N, K, K]`, of the candidates of some questions.
 
-    Parameters
-    ----------
-    found : Candidates
-    weights : torch.Tensor or None
-        W_q and W_m, `[2, 1, d, d]`; None for the embeddings as they are.
-    queries : numpy.ndarray
-        Question numbers, `[N]`.
+    `weights` are W_q and W_m of one adapter, `[2, 1, d, d]`, or None for the frozen embeddings.
     """
     d = found.query.shape[1]
-    of = adapter.Adapter(torch.zeros(2, 1, d, d) if weights is None else weights)
+    of = Adapter(torch.zeros(2, 1, d, d) if weights is None else weights)
     place = found.index[queries][None]
     with torch.no_grad():
         scores, adapted, length = of.score(found.query[queries][None], found.bank[None])
-        return scores.gather(-1, place)[0], adapter.gram(adapted, length, place)[0]
+        return scores.gather(-1, place)[0], gram(adapted, length, place)[0]
 
 
 def _critic(config, found, seed, train, queries, purpose, calls):
-    """The simulated critic of a seed, asked about some questions a number of times; it errs as its `config` says.
-
-    Where it has one rate of false positives for all slates, that is fixed by the training questions.
-    """
+    """The simulated critic of a seed for some questions; a global rate of false positives is set on `train`."""
     calibration = torch.from_numpy(train)[None] if config.errors == "global" else None
-    critic = SimulatedCritic(config, found.gold, calibration)
-    numbers = torch.from_numpy(queries)[None]
+    critic, numbers = SimulatedCritic(config, found.gold, calibration), torch.from_numpy(queries)[None]
     rounds = config.model_copy(update={"rounds": max(1, calls)})
     uniforms = randomness.draw(rounds, (seed,), numbers, config.depth, len(found.query), purpose)
 

@@ -1,0 +1,86 @@
+"""The one cache: named arrays that can be computed again, by kind and key; no entry is trusted unless verified.
+
+An entry is the file `KIND/KEY.safetensors` of the cache folder. Its header holds its key and the SHA-256 of its content.
+"""
+
+import hashlib
+import shutil
+import sys
+import warnings
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import safetensors.numpy
+from filelock import FileLock, Timeout
+from safetensors import safe_open
+
+from earlib import paths
+
+
+def load(kind, key):
+    """The arrays of an entry, `{name: array}`; None if it is missing, or unusable, which is a warning."""
+    path = _place(kind, key)
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if header == _header(kind, key, arrays):
+            return arrays
+        problem = "its header does not match its name or its content"
+    except Exception as error:  # a damaged file makes the reader raise errors of many types
+        problem = str(error)
+    warnings.warn(f"{path}: unusable ({problem}); its content is computed again", stacklevel=3)
+    return None
+
+
+def save(kind, key, arrays):
+    """Write an entry; a cache that cannot be written is a warning."""
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    content = safetensors.numpy.save(arrays, _header(kind, key, arrays))
+    try:
+        paths.write_atomically(_place(kind, key), content)
+    except OSError as error:
+        message = f"{error}; its content is used but not kept; free the disk or set EARLIB_CACHE to another folder"
+        warnings.warn(message, stacklevel=3)
+
+
+def remove_parts(kind, key):
+    """Remove all entries whose keys are KEY/..., which hold parts of an entry while it is unfinished."""
+    shutil.rmtree(_place(kind, key).with_suffix(""), ignore_errors=True)
+
+
+@contextmanager
+def lock(kind, key, doing):
+    """Let one process at a time compute an entry; yields whether another process had to be waited for.
+
+    `doing` describes the work in the message that is printed while waiting. If the cache cannot be locked, no process
+    waits.
+    """
+    with ExitStack() as stack:
+        waited = False
+        try:
+            path = paths.cache() / "locks" / f"{kind}-{key}.lock"  # the library leaves the empty file there
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held = FileLock(path)
+            try:
+                stack.enter_context(held.acquire(blocking=False))
+            except Timeout:
+                waited = True
+                print(f"{doing}: another process is at the same work; waiting for it", file=sys.stderr, flush=True)
+                stack.enter_context(held.acquire())
+        except (OSError, NotImplementedError):
+            pass
+        yield waited
+
+
+def _place(kind, key):
+    return paths.cache() / kind / f"{key}.safetensors"
+
+
+def _header(kind, key, arrays):
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array)
+    return {"key": f"{kind}/{key}", "content": digest.hexdigest()}

@@ -1,0 +1,240 @@
+"""Banks larger than RAM: embeddings in a mapped file, searched exactly by a scan or approximately by an index."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import faiss
+import numpy as np
+import torch
+
+from earlib import paths
+from earlib.core.ordering import best
+from earlib.data.candidates import ROWS, stream, top_k
+
+TRAINED_ON = 64  # rows a list on which an index learns its lists
+RESCORED = 5  # candidates of an index that are multiplied again, for each that is wanted
+AIM = 0.95  # recall that the lists searched must reach at the lower end of its interval
+
+
+def write_bank(path, blocks, count, dimension, dtype=np.float16):
+    """Write a bank as a NumPy file (.npy), block by block, and remove the index of an older bank.
+
+    Parameters
+    ----------
+    path : Path
+    blocks : iterable of numpy.ndarray
+        Unit embeddings, `[m, d]` each.
+    count, dimension : int
+        M, the number of all rows, and d.
+    dtype : {numpy.float16, numpy.float32}
+        Format of the file.
+
+    Raises
+    ------
+    OSError
+        If the disk has too little room (checked first) or cannot be written; the old file stays.
+    ValueError
+        If the blocks have another width, more or fewer rows than M, or a number that is not finite; likewise.
+    """
+    path, dtype, written = Path(path), np.dtype(dtype), 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    needed, free = count * dimension * dtype.itemsize, shutil.disk_usage(path.parent).free
+    if needed > free:
+        sizes = f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+        raise OSError(f"{path}: a bank of this size {sizes}; free the disk, choose another folder or fewer memories")
+    with paths.replacing(path) as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count, dimension)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            with np.errstate(over="ignore"):  # too large for the format: infinite, which is refused
+                kept = np.ascontiguousarray(block, dtype)
+            if kept.ndim != 2 or kept.shape[1] != dimension:
+                shape = f"got a block of shape {kept.shape}"
+                raise ValueError(f"{path}: expected embeddings of {dimension} dimensions, {shape}")
+            if written + len(kept) > count:
+                raise ValueError(f"{path}: expected {count:,} memories, got more")
+            finite = np.isfinite(kept).all(axis=1)
+            if not finite.all():
+                row = written + int(np.argmin(finite))
+                raise ValueError(f"{path}: memory {row} is not finite as {dtype}; encode it anew")
+            file.write(kept)
+            written += len(kept)
+        if written < count:
+            raise ValueError(f"{path}: expected {count:,} memories, got {written:,}; the old file stays")
+        index_path(path).unlink(missing_ok=True)
+
+
+def index_path(path):
+    """File of the index of a bank, beside it."""
+    return Path(path).with_suffix(".faiss")
+
+
+class Bank:
+    """A bank in a file, mapped into memory.
+
+    Parameters
+    ----------
+    path : Path
+        As written by `write_bank`.
+    dimension : int, optional
+        Expected width.
+
+    Raises
+    ------
+    ValueError
+        If the file is no bank, is truncated, or has another width.
+    """
+
+    def __init__(self, path, dimension=None):
+        self.path, again = Path(path), "write the bank anew"
+        try:
+            rows = np.load(self.path, mmap_mode="c", allow_pickle=False)  # torch warns of read-only memory
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{self.path}: not a whole bank ({error}); {again}") from None
+        if rows.ndim != 2 or rows.dtype not in (np.float16, np.float32) or not rows.flags.c_contiguous:
+            found = f"found {rows.dtype} of shape {rows.shape}"
+            raise ValueError(f"{self.path}: expected rows of float16 or float32, {found}; {again}")
+        if dimension not in (None, rows.shape[1]):
+            raise ValueError(f"{self.path}: expected {dimension} dimensions, found {rows.shape[1]}; {again}")
+        self.rows, self.dimension = torch.from_numpy(rows), rows.shape[1]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def blocks(self):
+        """The bank in float32, `[m, d]` at a time."""
+        return (block.float() for block in self.rows.split(ROWS))
+
+    def check_query(self, query):
+        """Refuse queries of another width, or that are not finite."""
+        if query.shape[-1] != self.dimension:
+            raise ValueError(f"{self.path}: expected queries of {self.dimension} dimensions, got {query.shape[-1]}")
+        if not torch.isfinite(query).all():
+            raise ValueError(f"{self.path}: the embedding of a query is not finite; encode it anew")
+
+    def search(self, query, k):
+        """The k memories closest to each query, as `top_k` of the same numbers in float32, ties included.
+
+        One query is multiplied in the format of the file, about as fast as reading; several share float32 blocks.
+
+        Parameters
+        ----------
+        query : torch.Tensor
+            Unit embeddings, `[..., d]` float32.
+        k : int
+
+        Returns
+        -------
+        similarity : torch.Tensor
+            Descending, `[..., k]` float32.
+        index : torch.Tensor
+            Rows of the bank, `[..., k]` int64.
+
+        Raises
+        ------
+        ValueError
+            If k is not between 1 and M, or an embedding is not finite or has another width.
+        """
+        self.check_query(query)
+        if query.numel() != self.dimension or self.rows.dtype == torch.float32 or not 1 <= k <= len(self):
+            return top_k(query, self.rows, k)
+        similarity, index = stream(self.rows, query.reshape(-1), k, self.path, ROWS)
+        return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
+
+
+# -- the approximate index ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """An approximate index of a bank: 8-bit lists of memories around centres, of which a query's nearest are searched.
+
+    What the lists return is multiplied again with the bank's own rows.
+    """
+
+    bank: Bank
+    lists: faiss.IndexIVF  # its nprobe is the number of lists searched
+
+    def search(self, query, k):
+        """As `Bank.search`, except that memories in other lists are missed."""
+        self.bank.check_query(query)
+        if not 1 <= k <= len(self.bank):
+            raise ValueError(f"k = {k}: expected 1 to {len(self.bank)}, the number of memories in the bank")
+        flat, wanted = query.reshape(-1, self.bank.dimension), min(RESCORED * k, len(self.bank))
+        _, rows = self.lists.search(flat.numpy(), wanted)
+        if (rows[:, k - 1] < 0).any():  # the lists searched hold fewer than k
+            _, rows = self.lists.search(flat.numpy(), wanted, params=faiss.SearchParametersIVF(nprobe=self.lists.nlist))
+        rows = torch.from_numpy(rows).sort(1).values  # in the bank's order: of equal ones the first wins
+        found = self.bank.rows[rows.clamp(min=0)].double()
+        similarity = torch.einsum("qd,qkd->qk", flat.double(), found).masked_fill(rows < 0, -torch.inf)
+        order = best(similarity, k)
+        similarity, rows = similarity.gather(1, order).float(), rows.gather(1, order)
+        return similarity.view(*query.shape[:-1], k), rows.view(*query.shape[:-1], k)
+
+
+def build_index(bank, query, k=20, lists=None):
+    """Build the index of a bank, beside it, and print its recall against the exact search.
+
+    The number of lists searched doubles until the lower end of the recall's 95 % interval over queries is 0.95.
+
+    Parameters
+    ----------
+    bank : Bank
+    query : torch.Tensor
+        Queries to measure the recall on, `[Q, d]` float32.
+    k : int
+        Of recall@k.
+    lists : int, optional
+        Number of lists; default: the root of the bank's size.
+
+    Returns
+    -------
+    Index
+    """
+    lists = lists or max(1, round(len(bank) ** 0.5))
+    made = faiss.index_factory(bank.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+    made.cp.min_points_per_centroid = 1  # no warning for a small bank
+    made.train(bank.rows[:: max(1, len(bank) // (TRAINED_ON * lists))].float().numpy())
+    for block in bank.blocks():
+        made.add(block.numpy())
+    made.parallel_mode = 1  # one query uses all threads
+    _, expected = bank.search(query, k)
+    while True:
+        shares = overlap(Index(bank, made).search(query, k)[1], expected)
+        low = shares.mean() - 1.96 * shares.std(correction=0) / len(shares) ** 0.5
+        recall = f"recall@{k} {shares.mean():.4f}, at least {low:.4f} by {len(query)} queries"
+        print(f"{lists:,} lists, {made.nprobe} searched: {recall}")
+        if low >= AIM or made.nprobe == lists:
+            break
+        made.nprobe = min(2 * made.nprobe, lists)
+    with paths.replacing(index_path(bank.path)) as file:
+        faiss.write_index(made, faiss.PyCallbackIOWriter(file.write))
+    return Index(bank, made)
+
+
+def load_index(bank):
+    """Load the index of a bank; its lists stay in their file.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or the file is not one of this bank.
+    """
+    path, again = index_path(bank.path), "build it anew with `banks.build_index`"
+    try:
+        lists = faiss.read_index(os.fspath(path), faiss.IO_FLAG_MMAP)
+    except RuntimeError as error:
+        reason = str(error).rpartition("Error: ")[2].strip()
+        raise ValueError(f"{path}: no index can be read ({reason}); {again}") from None
+    if (lists.ntotal, lists.d) != (len(bank), bank.dimension):
+        found = f"found {lists.ntotal:,} of {lists.d}"
+        raise ValueError(f"{path}: expected {len(bank):,} memories of {bank.dimension} dimensions, {found}; {again}")
+    lists.parallel_mode = 1
+    return Index(bank, lists)
+
+
+def overlap(found, expected):
+    """Share of the expected rows, `[Q, k]`, that were found, `[Q]`."""
+    return (found.unsqueeze(-1) == expected.unsqueeze(-2)).any(-2).double().mean(-1)

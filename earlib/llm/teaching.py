@@ -1,0 +1,51 @@
+"""A language model as the critic in training, beside the simulated critic."""
+
+from earlib.experiments import critic_quality, settings
+from earlib.llm import NoModel
+from earlib.llm.answers import dash
+from earlib.llm.critic import LLMCritic
+from earlib.llm.models import connect, reply_tokens
+
+
+def llm_critic(setting, config, name):
+    """The critic of a setting that asks a language model, as in `earlib.llm.models.connect`.
+
+    Raises
+    ------
+    NoModel
+        For "none".
+    """
+    benchmark = settings.benchmark(setting.dataset, setting.captions, setting.dates)
+    questions, memories = ([one.text for one in texts] for texts in (benchmark.asked, benchmark.memories))
+    index = settings.candidates_of(setting, config.depth).index
+    return LLMCritic(connect(name), questions, memories, index, reply_tokens(name))
+
+
+def critic_rows(setting, config, assisted, llm=None, **keys):
+    """Rows of one critic, as from `critic_quality.quality_rows`.
+
+    Parameters
+    ----------
+    setting, config, assisted
+        As in `critic_quality.teach`.
+    llm : str, optional
+        A language model, as in `earlib.llm.models.connect`; default: the simulated critic of the configuration.
+    **keys
+        Further keys of the rows.
+
+    Returns
+    -------
+    list of dict
+        Those of a language model count in `unparsed` and `refused` all slates, of training and of evaluation, whose
+        citations are masked. Without a model to ask they have no value.
+    """
+    try:
+        critic = llm_critic(setting, config, llm) if llm else None
+        taught = critic_quality.teach(setting, config, critic, assisted)
+    except NoModel as error:
+        wanted = [("ear_adapter", metric) for metric in (*critic_quality.Quality._fields, "recall@5")]
+        return [dash(setting, *one, error, llm=llm, **keys) for one in [*wanted, ("ear", "recall@5")]]
+    if llm:
+        refused = critic.unread["refused"]
+        keys |= {"llm": llm, "varies": True, "unparsed": critic.unread.total() - refused, "refused": refused}
+    return critic_quality.quality_rows(setting, taught, sees_gold=not llm, **keys)
