@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from test_paper import environment, latex, section  # noqa: F401
 
 from earlib import claims, paper, paths, records
-from earlib.claims import evidence, on_paper, on_records, tables
-from earlib.claims.evidence import OPEN, REFUTED, SUPPORTED, Part, Runs, inside
-from earlib.core.config import Config
+from earlib.claims import evidence, on_paper, on_records, rule, tables
+from earlib.claims.evidence import Runs
+from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Part, inside
+from earlib.core.config import READINGS, Config
 from earlib.experiments.settings import Setting
 from earlib.harness import figures
 
@@ -61,8 +62,23 @@ def test_a_claim_says_what_is_measured_and_where_it_must_lie(id):
 def test_every_claim_names_a_rule_and_every_rule_decides_a_claim(rules, side):
     own = {name for name, one in vars(rules).items() if inspect.isfunction(one) and one.__module__ == rules.__name__}
     asked = {text[side]["rule"] for text in claims.claim_texts().values()}
-    helpers = {name for name in own if name.startswith("_")} | {"other_choices", "smallest_effect"}
-    assert asked == own - helpers and len(claims.claim_texts()) >= 25
+    assert asked == {name for name in own if not name.startswith("_")} and len(claims.claim_texts()) >= 25
+
+
+def test_the_bounds_in_the_rules_are_the_papers():
+    tables = [[row["value"] for row in paper.reported(id, metric="recall@5")] for id in ("tab06", "tab07")]
+    effect = min(round(max(values) - value, 6) for values in tables for value in values if value < max(values))
+    texts = claims.claim_texts()
+    assert {texts["simulated_like_real"][side]["below"] for side in ("printed", "measured")} == {effect}
+    critic = "/".join(f"{paper.value('noise', metric=metric):g}" for metric in ("precision", "recall"))
+    assert texts["works_with_noise"]["measured"]["critics"] == [critic]
+    (asked,) = texts["averaging_helps"]["measured"]["of"]
+    (reading,) = (one for one in READINGS if one.changes == {"errors": "persistent"})
+    assert (asked["option"], asked["choice"]) == (reading.option, reading.choice)
+    for id, key in (("rounds_tradeoff", "rounds"), ("replay_size_tradeoff", "replay_size")):
+        assert {one[key] for one in texts[id]["measured"]["of"]} == {2, 8} == {
+            row[key] for row in paper.reported("tab06") if row[key] != getattr(Config(), key)
+        }  # fmt: skip
 
 
 # -- the rule
@@ -89,7 +105,7 @@ def test_a_claim_of_parts_needs_all_and_one_refutes_it(parts):
     found = inside(parts, above=0)
     assert found.verdict == (REFUTED if REFUTED in alone else OPEN if OPEN in alone else SUPPORTED)
     assert inside([found.part], above=0).verdict == found.verdict
-    assert evidence.both(*(inside([part], above=0) for part in parts)).verdict == found.verdict
+    assert rule.both(*(inside([part], above=0) for part in parts)).verdict == found.verdict
 
 
 def test_the_rule_by_example():
@@ -99,7 +115,7 @@ def test_the_rule_by_example():
     assert inside([Part("x", -3, -5, -1)], above=0).verdict == REFUTED
     assert inside([Part("x", 600, 40, math.inf)], below=81).verdict == OPEN
     assert inside([Part("x", math.inf, 120, math.inf)], below=81).verdict == REFUTED
-    with pytest.raises(evidence.Undecidable):
+    with pytest.raises(rule.Undecidable):
         inside([])
 
 
@@ -116,8 +132,8 @@ def test_the_passage_of_a_curve_has_an_interval():
 
 def test_what_was_not_paired_decides_only_if_the_intervals_lie_apart():
     one, other = Part("a", 40, 36, 44), Part("b", 33, 30, 35)
-    assert evidence.less(one, other, "x")[1:4] == (7, 1, 14)
-    assert evidence.less(one, other._replace(high=37), "x").low < 0
+    assert rule.less(one, other, "x")[1:4] == (7, 1, 14)
+    assert rule.less(one, other._replace(high=37), "x").low < 0
 
 
 # -- on the paper's own numbers
@@ -253,7 +269,7 @@ def test_a_query_without_its_other_stage_is_not_decided(stage):
     rows = [row for row in record["rows"] if any(row.get(key) != value for key, value in lost.items())]
     assert len(rows) < len(record["rows"])
     runs = whole._replace(records=whole.records | {"tab11": record | {"rows": rows}})
-    with pytest.raises(evidence.Undecidable, match="lacks a query before or after"):
+    with pytest.raises(rule.Undecidable, match="lacks a query before or after"):
         on_records.queries_separated(runs)
     turned = whole._replace(records=whole.records | {"tab11": record | {"rows": record["rows"][::-1]}})
     first, second = (on_records.queries_separated(one) for one in (whole, turned))
@@ -326,9 +342,9 @@ def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone(folder):
 
 def test_two_rows_that_fit_are_not_chosen_from(folder):
     runs = claims.read_runs(*LAPTOP, made_of(), folder)
-    with pytest.raises(evidence.Undecidable, match="rows of tab02_main_results fit"):
+    with pytest.raises(rule.Undecidable, match="rows of tab02_main_results fit"):
         evidence.level(runs, "tab02", variant="ear")
-    with pytest.raises(evidence.Undecidable, match="has no row of locomo, minilm, .*nothing"):
+    with pytest.raises(rule.Undecidable, match="has no row of locomo, minilm, .*nothing"):
         evidence.level(runs, "tab02", variant="nothing")
 
 
@@ -354,7 +370,7 @@ def record():
 def test_the_record_holds_both_verdicts_and_the_papers_number(record):
     assert [row["claim"] for row in record["rows"]] == list(claims.claim_texts())
     rows = {row["claim"]: row for row in record["rows"]}
-    assert all({row["verdict"], row["reported_verdict"]} <= set(evidence.CLAIM_VERDICTS) for row in rows.values())
+    assert all({row["verdict"], row["reported_verdict"]} <= set(rule.CLAIM_VERDICTS) for row in rows.values())
     row = rows["up_to_over_retriever"]
     assert (row["printed"], row["verdict"], row["sees_gold"]) == ("17.9", row["decided"], True)
     assert row["low"] <= row["measured"] <= row["high"] and not row.get("varies")

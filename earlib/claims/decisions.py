@@ -5,7 +5,8 @@ from functools import cache
 
 from earlib import paper, records
 from earlib.claims import on_paper, on_records
-from earlib.claims.evidence import OPEN, Finding, Undecidable, gap, listed
+from earlib.claims.evidence import gap
+from earlib.claims.rule import OPEN, Finding, Undecidable, listed
 from earlib.core.config import Config
 
 STEADY = ("gain", "observations", "delta_moved")  # metrics that machines agree on; passages and times vary

@@ -1,4 +1,4 @@
-"""Evidence for claims: values of recorded runs and of the paper, and the rule that judges both."""
+"""Evidence for claims: values of recorded runs, and differences that the paper prints."""
 
 import math
 from typing import NamedTuple
@@ -7,32 +7,10 @@ import numpy as np
 from scipy.stats import ttest_1samp
 
 from earlib import __version__, paper, paths, records
+from earlib.claims.rule import Part, Undecidable, exact, less, turned
 from earlib.experiments.measures import first_above
 
-SUPPORTED, REFUTED, OPEN = CLAIM_VERDICTS = ("supported", "not supported", "not decidable")
 RECORDS = {id.partition("_")[0]: id for id in paper.claims_source()["records"]}
-
-
-class Part(NamedTuple):
-    """One value that a claim depends on, with its 95 % interval; a printed number is its own interval.
-
-    `place` is where a measured value that sees gold stands: `id`, `variant`, `metric` and further keys of its row.
-    """
-
-    name: str
-    value: float
-    low: float
-    high: float
-    sees_gold: bool = False
-    place: dict | None = None
-
-
-class Finding(NamedTuple):
-    """A verdict, its reason, and the deciding part: the one nearest to the edge of the region, or farthest outside."""
-
-    verdict: str
-    reason: str
-    part: Part | None = None
 
 
 class Runs(NamedTuple):
@@ -43,10 +21,6 @@ class Runs(NamedTuple):
     encoder: str
     records: dict
     absent: dict
-
-
-class Undecidable(Exception):
-    """Evidence that a claim needs is missing; the message names it, and the command that makes it."""
 
 
 # -- recorded runs -----------------------------------------------------------------------------------------------------
@@ -145,7 +119,7 @@ def measured_rows(runs, id, **where):
 
 
 def _matching(runs, id, where):
-    wanted = {key: value if isinstance(value, tuple) else (value,) for key, value in where.items()}
+    wanted = {key: value if isinstance(value, tuple | list) else (value,) for key, value in where.items()}
     return [row for row in runs.records[id]["rows"] if all(row.get(key) in values for key, values in wanted.items())]
 
 
@@ -188,17 +162,6 @@ def gap(runs, id, variant, other, metric="recall@5", **where):
     one, against = (level(runs, id, variant=each, metric=metric, **where) for each in (variant, other))
     place = {"id": id, "variant": variant if one.sees_gold else other, "metric": metric, **where}
     return less(one, against, f"{name}, not paired")._replace(place=place)
-
-
-def turned(part, sign):
-    """The part, or its negative."""
-    return part if sign > 0 else part._replace(value=-part.value, low=-part.high, high=-part.low)
-
-
-def less(one, other, name):
-    """A difference of two parts that were not paired: its interval contains 0 where theirs overlap."""
-    ends = one.low - other.high, one.high - other.low
-    return Part(name, one.value - other.value, *ends, one.sees_gold or other.sees_gold)
 
 
 def curve(runs, id, variant, x="training_queries", **where):
@@ -245,11 +208,6 @@ def over_queries(values, name):
 # -- the paper's own numbers -------------------------------------------------------------------------------------------
 
 
-def exact(name, value):
-    """A printed number, or a value derived from printed numbers, as a part."""
-    return Part(name, *[round(value, 6)] * 3)
-
-
 def printed_gaps(id, variant, other, metrics=("recall@5",), other_id=None, sign=1, **keys):
     """A variant minus another in the paper's own numbers, a part for each setting in which it prints both."""
     found = []
@@ -262,59 +220,3 @@ def printed_gaps(id, variant, other, metrics=("recall@5",), other_id=None, sign=
                 part = exact(f"{names}: {row['printed']} - {against}", row["value"] - paper.number(against))
                 found.append(turned(part, sign))
     return found
-
-
-def rounds_to(part, said):
-    """Finding that a value rounds to a stated number, a row of `paper.reported`."""
-    half = 0.5 * 10.0 ** -len(said["printed"].partition(".")[2]) + 1e-9
-    found = inside([part], above=said["value"] - half, below=said["value"] + half)
-    return found._replace(reason=f"{part.name} = {part.value:.2f}, stated {said['printed']}")
-
-
-# -- the rule ----------------------------------------------------------------------------------------------------------
-
-
-def inside(parts, above=-math.inf, below=math.inf):
-    """Supported if all intervals lie inside the open region, not supported if one lies outside, else not decidable."""
-
-    def room(part):
-        return min(part.value - above, below - part.value)
-
-    if not parts:
-        raise Undecidable("there is nothing to compare")
-    outside = sorted((part for part in parts if part.high < above or part.low > below), key=room)
-    if outside:
-        return Finding(REFUTED, listed(outside), outside[0])
-    across = sorted((part for part in parts if part.low <= above or part.high >= below), key=room)
-    if across:
-        return Finding(OPEN, f"across the edge: {listed(across)}", across[0])
-    tightest = min(parts, key=room)
-    return Finding(SUPPORTED, listed([tightest]) + (f" (the least of {len(parts)})" if parts[1:] else ""), tightest)
-
-
-def both(*findings):
-    """All of several findings: one not supported is enough against them."""
-    for verdict in (REFUTED, OPEN, SUPPORTED):
-        decisive = [found for found in findings if found.verdict == verdict]
-        if decisive:
-            return Finding(verdict, "; ".join(found.reason for found in decisive), decisive[0].part)
-    raise Undecidable("there is nothing to compare")
-
-
-def listed(parts, most=4):
-    """Parts in words, the first few of them."""
-    each = [f"{part.name}: {shown(part)}" for part in parts]
-    return "; ".join(each[:most]) + (f"; and {len(each) - most} more" if len(each) > most else "")
-
-
-def shown(part):
-    """Value and interval: counts whole, measured values with one digit, printed and small ones with more."""
-    values = [part.value] if part.low == part.high else [part.value, part.low, part.high]
-    finite = [value for value in values if math.isfinite(value)]
-    digits = 1 if len(values) > 1 else 2
-    if max(map(abs, finite), default=0) < 0.5:
-        digits = 3
-    if all(float(value).is_integer() for value in finite):
-        digits = 0
-    first, *ends = [f"{value:,.{digits}f}" if math.isfinite(value) else "never" for value in values]
-    return first + (f" [{', '.join(ends)}]" if ends else "")

@@ -3,10 +3,9 @@
 import math
 
 from earlib import paper
-from earlib.claims.evidence import OPEN, Finding, both, exact, inside, listed, printed_gaps, rounds_to
-from earlib.core.config import Config
+from earlib.claims.evidence import printed_gaps
+from earlib.claims.rule import OPEN, Finding, both, exact, inside, listed, rounds_to
 
-CHOICES = ("rounds", "replay_size", "replay_choice")
 TOWARDS = {"semantic": 1, "episodic": -1}  # Delta grows towards semantic memories
 
 
@@ -23,6 +22,18 @@ def figure(number):
 def differences(of, above=-math.inf, below=math.inf):
     """Every printed difference lies in a region."""
     return inside([part for one in of for part in printed_gaps(**one)], above, below)
+
+
+def sums(keys, of, above=-math.inf, below=math.inf, note=""):
+    """Sums of printed numbers, some with a minus, lie in a region; `{0}` in a name is the first number as printed."""
+    parts = []
+    for one in of:
+        plus, minus = ([keys | more for more in one[side]] for side in ("plus", "minus"))
+        name = one["name"].format(*(paper.printed(**number) for number in plus + minus))
+        value = sum(paper.value(**number) for number in plus) - sum(paper.value(**number) for number in minus)
+        parts.append(exact(name, value))
+    found = inside(parts, above, below)
+    return found._replace(reason=found.reason + note)
 
 
 def every(of):
@@ -91,48 +102,6 @@ def rl_below_retriever(metrics):
     return found._replace(reason=f"{found.reason}. The sentence names no encoder; {alone}")
 
 
-def _by_width(dataset):
-    """Printed Recall@5 of EAR, and its gain over the retriever, with each encoder from narrow to wide."""
-    found = []
-    for name in sorted(paper.ENCODERS, key=lambda name: paper.value("encoders", encoder=name, metric="dimension")):
-        keys = {"dataset": dataset, "encoder": name, "metric": "recall@5"}
-        ear, retriever = (paper.value("tab02", variant=variant, **keys) for variant in ("ear", "retriever"))
-        found.append((paper.label(name), ear, ear - retriever))
-    return found
-
-
-def wider(dataset, sign):
-    """EAR with each wider encoder minus EAR with the narrowest, or the other way round."""
-    (first, base, _), *rest = _by_width(dataset)
-    name = f"{paper.label(dataset)}, {first} {base}"
-    return inside([exact(f"{name}, {wide} {ear}", sign * (ear - base)) for wide, ear, _ in rest], above=0)
-
-
-def gains_diminish():
-    """The gain falls from each encoder to the next wider one."""
-    parts = []
-    for dataset in paper.DATASETS:
-        gains = _by_width(dataset)
-        for (narrow, _, more), (wide, _, fewer) in zip(gains[:-1], gains[1:], strict=True):
-            name = f"{paper.label(dataset)}, gain with {narrow} less that with {wide}"
-            parts.append(exact(name, more - fewer))
-    return inside(parts, above=0)
-
-
-def smallest_effect():
-    """The smallest difference in Recall@5 that the paper reads as the effect of a choice, on the same data."""
-    tables = [[row["value"] for row in paper.reported(id, metric="recall@5")] for id in ("tab06", "tab07")]
-    return min(round(max(values) - value, 6) for values in tables for value in values if value < max(values))
-
-
-def critics_alike():
-    """A language model as critic gives what the simulated critic gives, up to the smallest effect of a choice."""
-    values = {row["critic"]: row["value"] for row in paper.reported("tab09", metric="recall@5")}
-    bound = smallest_effect()
-    found = inside([exact("GPT 5 Mini less simulated", values["gpt-5-mini"] - values["simulated"])], -bound, bound)
-    return found._replace(reason=f"{found.reason} (one run); Tables 6 and 7 read {bound:.1f} points as an effect")
-
-
 def balance():
     """Points over the retriever for a second added, without the Explorer and with it."""
 
@@ -144,17 +113,6 @@ def balance():
     without, with_it = points_a_second("ear_adapter"), points_a_second("ear")
     name = f"points a second: {without:.1f} without the Explorer less {with_it:.1f} with it"
     return inside([exact(name, without - with_it)], above=0)
-
-
-def both_stores():
-    """Both stores together are above each alone, for both methods."""
-    parts = []
-    for row in paper.reported("tab04", store="both"):
-        for store in ("dialogue", "observation"):
-            single = paper.value("tab04", variant=row["variant"], metric=row["metric"], store=store)
-            name = f"{paper.label(row['variant'])}, {paper.label(row['metric'])}, both over {paper.label(store)}"
-            parts.append(exact(name, row["value"] - single))
-    return inside(parts, above=0)
 
 
 def _moves():
@@ -174,23 +132,6 @@ def queries_separated():
     ends = [exact(name, after) for name, _, after in _moves()]
     growth = [exact(f"{name}, growth", abs(after) - abs(before)) for name, before, after in _moves()]
     return both(inside(ends, above=0), inside(growth, above=0))
-
-
-def other_choices(id, key):
-    """The rows of a table that differ from the paper's defaults in one hyper-parameter, and the row of the defaults."""
-    usual = Config().model_dump()
-    fixed = [one for one in CHOICES if one != key]
-    found = [row for row in paper.reported(id) if all(row.get(one, usual[one]) == usual[one] for one in fixed)]
-    (best,) = (row for row in found if row[key] == usual[key])
-    return [row for row in found if row is not best], best
-
-
-def default_is_best(id, key):
-    """A table prints more for the default of a hyper-parameter than for each other choice."""
-    others, best = other_choices(id, key)
-    names = [f"{best['printed']} less {row['printed']} with {row[key]}" for row in others]
-    parts = [exact(name, best["value"] - row["value"]) for name, row in zip(names, others, strict=True)]
-    return inside(parts, above=0)
 
 
 def added_latency(variant, other, above=-math.inf, below=math.inf):

@@ -3,30 +3,10 @@
 import math
 
 from earlib import paper
-from earlib.claims.evidence import (
-    OPEN,
-    REFUTED,
-    SUPPORTED,
-    Finding,
-    Part,
-    Undecidable,
-    at_budget,
-    both,
-    curve,
-    gap,
-    inside,
-    less,
-    level,
-    listed,
-    lowest,
-    measured_rows,
-    over_queries,
-    part_of,
-    passage,
-    turned,
-)
-from earlib.claims.on_paper import CHOICES, TOWARDS, other_choices, smallest_effect
-from earlib.core.config import READINGS, Config
+from earlib.claims.evidence import at_budget, curve, gap, level, lowest, measured_rows, over_queries, part_of, passage
+from earlib.claims.on_paper import TOWARDS
+from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Finding, Part, Undecidable, both, inside, less, listed, turned
+from earlib.core.config import Config
 
 CATEGORIES = ("single-hop", "multi-hop", "temporal", "open-domain")
 GEOMETRY = "the record of tab11_12_store_geometry"
@@ -44,6 +24,19 @@ def differences(runs, of, above=-math.inf, below=math.inf):
         metrics = one.get("metrics", ["recall@5"])
         keys = {key: value for key, value in one.items() if key != "metrics"}
         parts += [gap(runs, metric=metric, **keys) for metric in metrics]
+    return inside(parts, above, below)
+
+
+def pairs(runs, of, above=-math.inf, below=math.inf):
+    """Recorded differences of rows to those that they are compared with lie in a region."""
+    parts = []
+    for one in of:
+        keys = {key: value for key, value in one.items() if key not in ("name", "sign")}
+        for row in measured_rows(runs, **keys):
+            part = turned(part_of(row, "difference"), one.get("sign", 1))
+            name = one.get("name", part.name).format(**{key: paper.label(str(keys[key])) for key in keys})
+            place = {key: value for key, value in keys.items() if key != "over"}
+            parts.append(part._replace(name=name, place=place))
     return inside(parts, above, below)
 
 
@@ -185,31 +178,6 @@ def explorer_at_lowest(runs):
     return inside([less(explorer, rmm, name)], above=0)
 
 
-def persistent_errors(runs):
-    """Errors that no average removes cost EAR's adapter something."""
-    (persistent,) = (one for one in READINGS if one.changes == {"errors": "persistent"})
-    keys = {"option": persistent.option, "choice": persistent.choice, "variant": "ear_adapter", "metric": "recall@5"}
-    return inside([part_of(measured_rows(runs, "sensitivity", **keys)[0], "difference")], below=0)
-
-
-def critics_alike(runs):
-    """A language model as critic gives what the simulated critic gives, up to the smallest effect of a choice."""
-    critics = dict.fromkeys(row["critic"] for row in paper.reported("tab09") if row["critic"] != "simulated")
-    found = measured_rows(runs, "tab09", metric="recall@5", critic=tuple(critics))
-    return inside([part_of(row, "difference") for row in found], above=-smallest_effect(), below=smallest_effect())
-
-
-def both_stores(runs, metric):
-    """Both stores together are above dialogues alone, for both methods."""
-    parts = []
-    for variant in ("retriever", "ear"):
-        keys = {"variant": variant, "metric": metric, "store": "both"}
-        (row, *_) = measured_rows(runs, "tab04", over="dialogue", **keys)
-        name = f"{paper.label(variant)}, both over {paper.label('dialogue')}"
-        parts.append(part_of(row, "difference")._replace(name=name, place={"id": "tab04", **keys}))
-    return inside(parts, above=0)
-
-
 def _half_of_slate():
     return paper.value("hyperparameters", metric="slate_size") / 2
 
@@ -285,16 +253,6 @@ def queries_separated(runs):
     pairs = [(before[store][query], now) for store, values in after.items() for query, now in values.items()]
     growth = over_queries([abs(now) - abs(then) for then, now in pairs], "growth in size")
     return inside([*consistent, growth], above=0)
-
-
-def default_is_best(runs, id, key):
-    """The default of a hyper-parameter is above each other choice that the paper's table has."""
-    usual, parts = Config().model_dump(), []
-    for other in other_choices(id, key)[0]:
-        keys = {one: (None, usual[one]) for one in CHOICES} | {key: other[key]}
-        (row, *_) = measured_rows(runs, id, variant="ear_adapter", metric="recall@5", **keys)
-        parts.append(turned(part_of(row, "difference"), -1)._replace(name=f"{usual[key]} less {other[key]}"))
-    return inside(parts, above=0)
 
 
 def added_latency(runs, variant, other, above=-math.inf, below=math.inf):

@@ -9,7 +9,7 @@ from IPython.display import HTML
 
 from earlib import paper, records
 from earlib.claims.decisions import claim_texts
-from earlib.claims.evidence import CLAIM_VERDICTS, Part, shown
+from earlib.claims.rule import CLAIM_VERDICTS, Part, shown
 
 FIGURES = {"fig:comparison": 1, "fig:pipeline": 2, "fig:num_observations": 6, "fig:retriever-comparison": 7}
 SIGNS = {
