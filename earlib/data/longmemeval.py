@@ -16,10 +16,8 @@ from earlib.data.fields import Fields
 
 FILE = "longmemeval_s_cleaned.json"
 ORIGINAL = "longmemeval_s.json"
-CATEGORIES = (
-    *("single-session-user", "single-session-assistant", "single-session-preference"),
-    *("multi-session", "temporal-reasoning", "knowledge-update"),
-)
+SINGLE_SESSION = ("single-session-user", "single-session-assistant", "single-session-preference")
+CATEGORIES = (*SINGLE_SESSION, "multi-session", "temporal-reasoning", "knowledge-update")
 ROLES = ("user", "assistant")
 ABSTENTION = "_abs"  # ends the id of a question that the haystack does not answer
 
