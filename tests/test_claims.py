@@ -234,7 +234,7 @@ def test_a_record_of_other_data_or_another_encoder_is_not_used(folder, what, sev
 def test_it_is_told_whether_the_records_have_one_source():
     def told(*commits):
         held = {str(n): {"provenance": {"commit": commit}} for n, commit in enumerate(commits)}
-        return claims.sources(Runs(*LAPTOP, held, {}))
+        return claims.same_source(Runs(*LAPTOP, held, {}))
 
     assert told("a", "a") == "They were made by one and the same source."
     assert told("a", "b", "a") == "They were made by 2 different sources: regenerate them together."

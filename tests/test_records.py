@@ -195,14 +195,14 @@ def test_what_cannot_be_loaded_says_what_and_where(places):
 
 def test_check_within_tolerance(places, capsys):
     commit(ablation(45.0), places)
-    records.check(ablation(45.4), 0.5)
+    records.compare_with_reference(ablation(45.4), 0.5)
     told = "reference: 2 of 2 values within 0.5 points; 1 that varies between machines not compared\n"
     assert capsys.readouterr().out == told
 
 
 def test_check_finds_a_tampered_reference(places, capsys):
     commit(ablation(), places, lambda text: text.replace('"measured": 31.0', '"measured": 31.6'))
-    records.check(ablation(), 0.5)
+    records.compare_with_reference(ablation(), 0.5)
     out = capsys.readouterr().out
     assert out.startswith("reference: 1 of 2 values within 0.5 points")
     assert "  locomo/minilm/rmm/recall@5: 31, reference 31.6\n" in out
@@ -215,9 +215,9 @@ def test_check_counts_points_and_missing_values(places, capsys):
     gone = records.row("toy", "minilm", "rmm", "recall@5", reason="too few questions")
     then = record(measured("ear", dataset="toy"), measured("rmm", dataset="toy"), measured("retriever", dataset="toy"))
     commit(then, places)
-    records.check(then, 0.5)
+    records.compare_with_reference(then, 0.5)
     assert capsys.readouterr().out == "reference: 3 of 3 values within 0.5 points\n"
-    records.check(record(measured("ear", dataset="toy", queries=40), measured("ear", dataset="toy"), gone), 0.5)
+    records.compare_with_reference(record(measured("ear", dataset="toy", queries=40), measured("ear", dataset="toy"), gone), 0.5)
     assert capsys.readouterr().out.splitlines() == [
         "reference: 1 of 4 values within 0.5 points",
         "  toy/minilm/ear/recall@5/queries=40: not in the reference",
@@ -227,19 +227,19 @@ def test_check_counts_points_and_missing_values(places, capsys):
 
 
 def test_check_knows_what_it_cannot_compare(places, capsys):
-    records.check(ablation(), 0.5)
+    records.compare_with_reference(ablation(), 0.5)
     commit(ablation(), places)
-    records.check(ablation(parameters={"seeds": 5, "rate": 0.001}), 0.5)
+    records.compare_with_reference(ablation(parameters={"seeds": 5, "rate": 0.001}), 0.5)
     assert capsys.readouterr().out == "no reference for these parameters\n" * 2
     newer = {**PROVENANCE, "packages": {"earlib": "9.0"}}
-    records.check(ablation(provenance=newer), 0.5)
+    records.compare_with_reference(ablation(provenance=newer), 0.5)
     assert "the reference is of version 0.1.0, this record of 9.0: not compared" in capsys.readouterr().out
     commit(ablation(), places, lambda text: text.replace('"profile": "laptop"', '"profile": "smoke"'))
-    records.check(ablation(), 0.5)
+    records.compare_with_reference(ablation(), 0.5)
     assert "the reference is of profile smoke, this record of laptop: not compared" in capsys.readouterr().out
     commit(ablation(), places, lambda text: text[:100])
     with pytest.raises(ValueError, match="tab03_ablation.json: not JSON"):
-        records.check(ablation(), 0.5)
+        records.compare_with_reference(ablation(), 0.5)
 
 
 # -- provenance
@@ -305,5 +305,5 @@ def test_check_compares_what_conclusions_hang_on(places, capsys, tamper, told):
     content = json.loads(file.read_text())
     tamper(content["rows"][1])
     file.write_text(json.dumps(content))
-    records.check(made, 1)
+    records.compare_with_reference(made, 1)
     assert told in capsys.readouterr().out

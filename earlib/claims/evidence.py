@@ -80,7 +80,7 @@ def _usable(notebook, runs, present, folder):
     return record
 
 
-def sources(runs):
+def same_source(runs):
     """Sentence that says whether the records were made by one and the same source."""
     if not runs.records:
         return "No source is to be compared."
@@ -164,7 +164,7 @@ def gap(runs, id, variant, other, metric="recall@5", **where):
     return less(one, against, f"{name}, not paired")._replace(place=place)
 
 
-def curve(runs, id, variant, x="training_queries", **where):
+def trajectory(runs, id, variant, x="training_queries", **where):
     """The points of a curve after its start, (x, difference to the start), in order; the start is the retriever."""
     found = [row for row in measured_rows(runs, id, variant=variant, metric="recall@5", **where) if row.get(x)]
     if len({row[x] for row in found}) < len(found) or not found:

@@ -19,7 +19,7 @@ def figure(number):
     return unprinted(f"shown in Figure {number}, without numbers")
 
 
-def differences(of, above=-math.inf, below=math.inf):
+def gaps(of, above=-math.inf, below=math.inf):
     """Every printed difference lies in a region."""
     return inside([part for one in of for part in printed_gaps(**one)], above, below)
 
@@ -38,10 +38,10 @@ def sums(keys, of, above=-math.inf, below=math.inf, note=""):
 
 def every(of):
     """All of several sets of differences lie in the region of each."""
-    return both(*(differences(**one) for one in of))
+    return both(*(gaps(**one) for one in of))
 
 
-def stated(id, **keys):
+def as_stated(id, **keys):
     """Each gain that the text states is what a table gives, rounded."""
     found = {}
     for said in paper.reported("gain", **keys):
@@ -59,7 +59,7 @@ def largest_gain():
 
 def over_rl():
     """The stated gains over the RL baseline, beside those of Table 3."""
-    found = stated("tab02", compared_with="rmm", metric="recall@5")
+    found = as_stated("tab02", compared_with="rmm", metric="recall@5")
     elsewhere = listed(printed_gaps("tab03", "ear", "rmm", dataset="longmemeval"))
     return found._replace(reason=f"{found.reason}. Table 3 has another baseline: {elsewhere}")
 
@@ -96,8 +96,8 @@ def gains_translate():
 
 def rl_below_retriever(metrics):
     """The RL baseline lies below the retriever with each encoder, and with the paper's default alone."""
-    gaps, usual = {"id": "tab02", "variant": "rmm", "other": "retriever", "metrics": metrics}, paper.DEFAULT_ENCODER
-    found, own = (differences([gaps | keys], below=0) for keys in ({}, {"encoder": usual}))
+    asked, usual = {"id": "tab02", "variant": "rmm", "other": "retriever", "metrics": metrics}, paper.DEFAULT_ENCODER
+    found, own = (gaps([asked | keys], below=0) for keys in ({}, {"encoder": usual}))
     alone = f"with {paper.label(usual)}, of which the sentence before it speaks, {own.verdict}: {own.reason}"
     return found._replace(reason=f"{found.reason}. The sentence names no encoder; {alone}")
 

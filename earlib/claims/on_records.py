@@ -3,7 +3,17 @@
 import math
 
 from earlib import paper
-from earlib.claims.evidence import at_budget, curve, gap, level, lowest, measured_rows, over_queries, part_of, passage
+from earlib.claims.evidence import (
+    at_budget,
+    gap,
+    level,
+    lowest,
+    measured_rows,
+    over_queries,
+    part_of,
+    passage,
+    trajectory,
+)
 from earlib.claims.on_paper import TOWARDS
 from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Finding, Part, Undecidable, both, inside, less, listed, turned
 from earlib.core.config import Config
@@ -17,7 +27,7 @@ def not_decidable(runs, reason):
     return Finding(OPEN, reason)
 
 
-def differences(runs, of, above=-math.inf, below=math.inf):
+def gaps(runs, of, above=-math.inf, below=math.inf):
     """Every recorded difference lies in a region."""
     parts = []
     for one in of:
@@ -42,7 +52,7 @@ def pairs(runs, of, above=-math.inf, below=math.inf):
 
 def around_stated(runs, id, other):
     """EAR is above another system by, in the paper's own setting, about as much as the paper states."""
-    found = differences(runs, [{"id": id, "variant": "ear", "other": other}], above=0)
+    found = gaps(runs, [{"id": id, "variant": "ear", "other": other}], above=0)
     keys = {"dataset": runs.dataset, "encoder": runs.encoder, "metric": "recall@5", "compared_with": other}
     value = paper.value("gain", variant="ear", **keys)
     return _unless_excluded(found, value, f"the stated {value}")
@@ -58,7 +68,7 @@ def _unless_excluded(found, value, name):
 def within_budget(runs, variant, above=-math.inf, below=math.inf):
     """A learner compared with the retriever after as many training queries as LongMemEval has."""
     most = paper.value("budget", metric="training_queries")
-    return inside([at_budget(curve(runs, "fig03", variant), most)], above, below)
+    return inside([at_budget(trajectory(runs, "fig03", variant), most)], above, below)
 
 
 def with_critics(runs, critics=None):
@@ -66,14 +76,14 @@ def with_critics(runs, critics=None):
     if critics is None:
         found = measured_rows(runs, "fig05", variant="ear_adapter", metric="recall@5")
         critics = dict.fromkeys(row["critic"] for row in found)
-    ends = {critic: curve(runs, "fig05", "ear_adapter", critic=critic)[-1][1] for critic in critics}
+    ends = {critic: trajectory(runs, "fig05", "ear_adapter", critic=critic)[-1][1] for critic in critics}
     return inside([part._replace(name=f"{part.name}, critic {critic}") for critic, part in ends.items()], above=0)
 
 
 def _calls(runs, variant):
     """A curve of Figure 4, to the same number of calls: EAR in one pass, the baseline in as many as EAR has rounds."""
     epochs = 1 if variant == "ear_adapter" else Config().rounds
-    return curve(runs, "fig04", variant, "calls", epochs=epochs, fresh_slates=None)
+    return trajectory(runs, "fig04", variant, "calls", epochs=epochs, fresh_slates=None)
 
 
 def share_of_calls(runs):
@@ -123,9 +133,9 @@ def gains_diminish(runs):
 
 def strongest_throughout(runs, others):
     """EAR's adapter is above the other learners at the end of training, and its mean curve everywhere."""
-    found = differences(runs, [{"id": "tab03", "variant": "ear_adapter", "other": other} for other in others], above=0)
-    curves = [dict(curve(runs, "fig03", name)) for name in others]
-    ear = curve(runs, "fig03", "ear_adapter")
+    found = gaps(runs, [{"id": "tab03", "variant": "ear_adapter", "other": other} for other in others], above=0)
+    curves = [dict(trajectory(runs, "fig03", name)) for name in others]
+    ear = trajectory(runs, "fig03", "ear_adapter")
     best = [all(part.value >= other[x].value for other in curves if x in other) for x, part in ear]
     share = f"its mean curve is the highest at {sum(best)} of {len(best)} evaluations"
     if found.verdict == SUPPORTED and not all(best):  # a single point, which no interval decides
@@ -135,7 +145,7 @@ def strongest_throughout(runs, others):
 
 def _drop(runs, variant):
     """Distance of the lowest point of a mean curve below the retriever."""
-    return turned(lowest(curve(runs, "fig03", variant))[1], -1)
+    return turned(lowest(trajectory(runs, "fig03", variant))[1], -1)
 
 
 def rl_drops(runs):
@@ -153,7 +163,7 @@ def drop_limited(runs):
 
 def passes_early(runs, x):
     """EAR's adapter stays above the retriever after at most the stated number of training queries, or calls."""
-    points = _calls(runs, "ear_adapter") if x == "calls" else curve(runs, "fig03", "ear_adapter")
+    points = _calls(runs, "ear_adapter") if x == "calls" else trajectory(runs, "fig03", "ear_adapter")
     most = paper.value("sample_efficiency", variant="ear", metric=x)
     return inside([passage(points, f"{paper.label(x)} until it stays above the retriever")], below=most + 1)
 
@@ -172,8 +182,8 @@ def rl_passes_late(runs):
 
 def explorer_at_lowest(runs):
     """Training with the Explorer alone is above the RL baseline where the latter's mean curve is lowest."""
-    x, rmm = lowest(curve(runs, "fig03", "rmm"))
-    explorer = at_budget(curve(runs, "fig03", "explorer_training"), x)
+    x, rmm = lowest(trajectory(runs, "fig03", "rmm"))
+    explorer = at_budget(trajectory(runs, "fig03", "explorer_training"), x)
     name = f"Explorer alone over the RL baseline after {x:,.0f} queries, not paired"
     return inside([less(explorer, rmm, name)], above=0)
 
@@ -213,7 +223,7 @@ def nearer_to_half(runs):
 
 def answers_unchanged(runs, of):
     """Retrieval improves while J, which is not measured, stays the same."""
-    found = differences(runs, of, above=0)
+    found = gaps(runs, of, above=0)
     if found.verdict == REFUTED:
         return found
     return found._replace(verdict=OPEN, reason=f"{found.reason}; J is not measured")

@@ -14,7 +14,7 @@ LANGUAGE_MODEL = "gpt-5-mini"  # of the paper: it answers, judges and cites
 DEFAULT_ENCODER = "contriever"  # what the paper uses wherever it names none
 
 
-def held_against(id, dataset, encoder, /, **keys):
+def counterpart(id, dataset, encoder, /, **keys):
     """Where the paper reports what was measured in some setting, for `report.row(against=...)`.
 
     Parameters
@@ -37,7 +37,7 @@ def held_against(id, dataset, encoder, /, **keys):
     return {"id": id, "encoder": theirs, **keys}
 
 
-def stands_for(dataset, encoder, theirs):
+def counterpart_setting(dataset, encoder, theirs):
     """Fields of a row that say for which setting of the paper it stands, where no number is held against it.
 
     Parameters
@@ -51,7 +51,7 @@ def stands_for(dataset, encoder, theirs):
     -------
     dict
     """
-    where = held_against("tab02", dataset, encoder)
+    where = counterpart("tab02", dataset, encoder)
     return {"reported_dataset": theirs, "reported_encoder": where["encoder"]} if where else {}
 
 

@@ -8,7 +8,7 @@ from earlib.records.rows import key_of, named
 from earlib.records.verdicts import judge
 
 
-def check(record, tolerance):
+def compare_with_reference(record, tolerance):
     """Print how the measured values compare with those of the committed record of the same name and parameters.
 
     The text depends on neither machine nor time, so that nbval can compare it. Call it before `save`, which may
