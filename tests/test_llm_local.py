@@ -1,5 +1,6 @@
 """Language models on this machine: a real server with a real model, where it is installed (`make test-llm`)."""
 
+import hashlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 
 import pytest
+from filelock import FileLock, Timeout
 
 from earlib import paths
 from earlib.harness import notebooks
@@ -70,18 +72,64 @@ def test_a_file_that_is_not_the_publishers_is_refused(elsewhere):
         local.Server(QUICK).start()
 
 
+def fake_server(folder, monkeypatch):
+    """An environment for the server with this Python, and an empty file as the model."""
+    source = local.MODELS[QUICK].source._replace(sha256=hashlib.sha256().hexdigest())
+    monkeypatch.setitem(local.MODELS, QUICK, local.Model("tiny.gguf", source))
+    (folder / ".venv-llm" / "bin").mkdir(parents=True)
+    (folder / ".venv-llm" / "installed").touch()
+    (folder / ".venv-llm" / "bin" / "python").symlink_to(sys.executable)
+    (folder / "models").mkdir()
+    (folder / "models" / "tiny.gguf").touch()
+
+
 def test_a_server_that_does_not_come_up_is_told_with_its_last_words(elsewhere, monkeypatch):
-    source = local.MODELS[QUICK].source
-    model = local.Model("tiny.gguf", type(source)(source.url, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca4959"
-                                                              "91b7852b855", source.licence))  # fmt: skip
-    monkeypatch.setitem(local.MODELS, QUICK, model)
-    (elsewhere / ".venv-llm" / "bin").mkdir(parents=True)
-    (elsewhere / ".venv-llm" / "installed").touch()
-    (elsewhere / ".venv-llm" / "bin" / "python").symlink_to(sys.executable)  # without the server's package
-    (elsewhere / "models").mkdir()
-    (elsewhere / "models" / "tiny.gguf").touch()
+    fake_server(elsewhere, monkeypatch)  # without the server's package
     with pytest.raises(ConnectionError, match="did not come up.*No module named"):
         local.Server(QUICK).start()
+
+
+FAKE = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+told = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200), self.end_headers()
+        self.wfile.write(json.dumps({"data": [{"id": told["--model_alias"]}]}).encode())
+HTTPServer((told["--host"], int(told["--port"])), Handler).serve_forever()
+"""
+
+
+def test_a_server_answers_takes_its_turn_and_ends(elsewhere, monkeypatch, capsys):
+    fake_server(elsewhere, monkeypatch)
+    (elsewhere / "llama_cpp").mkdir()
+    (elsewhere / "llama_cpp" / "server.py").write_text(FAKE)
+    monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+    with socket.socket() as free:
+        free.bind((local.HOST, 0))
+        monkeypatch.setattr(local, "PORT", free.getsockname()[1] - list(local.MODELS).index(QUICK))
+    turn = FileLock(elsewhere / "build" / "llm.lock")
+    with local.Server(QUICK) as server:
+        assert connect(QUICK).endpoint == server.address and listens(port_of(QUICK))
+        server.start()  # a second start changes nothing
+        assert capsys.readouterr().err.count("answers at") == 1
+        with pytest.raises(Timeout):
+            turn.acquire(timeout=0)
+        server._process.kill()
+        server._process.wait()
+        server.start()  # it starts again if it ended by itself
+        assert listens(port_of(QUICK))
+    assert not listens(port_of(QUICK))
+    turn.acquire(timeout=0)
+    turn.release()
+    code = "import os; print(os.environ['OPENAI_BASE_URL'], os.environ['EARLIB_LLM_MODEL']); raise SystemExit(3)"
+    out = elsewhere / "out"
+    assert local.main([QUICK, "sh", "-c", f'{sys.executable} -c "{code}" > {out}']) == 3
+    assert out.read_text().split() == [server.address, QUICK]
+    with pytest.raises(SystemExit, match="0"):
+        local.main(["--help"])
+    assert local.main(["smollm-135m"]) == 2 and "did you mean" in capsys.readouterr().err
 
 
 def test_an_unknown_model_names_the_near_one():
@@ -165,7 +213,7 @@ def test_the_whole_path_from_slates_to_a_table(tmp_path):
     assert {row["variant"] for row in f1} >= {"retriever", "rmm", "ear", "constant_answer"}
     for row in f1:
         assert row["n_queries"] + row["unparsed"] + row["refused"] == 4 and row["varies"]
-    assert all(row.get("printed") is None for row in rows)  # made dialogues are held against nothing
+    assert all(row.get("printed") is None for row in rows)  # synthetic dialogues are compared with nothing
     again = run_notebook("tab02_main_results", tmp_path, *few)
     assert again.returncode == 0 and "answers at" not in again.stderr
     assert [row for row in json.loads(path.read_text())["rows"] if row.get("llm") == QUICK] == rows

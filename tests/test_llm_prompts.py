@@ -57,7 +57,7 @@ def asked(messages):
 
 
 def around(name):
-    """What a prompt says before, between and behind its placeholders."""
+    """Parts of a prompt before, between and after its placeholders."""
     return re.split("{" + "}|{".join(PLACEHOLDERS[name]) + "}", prompts.template(name))
 
 

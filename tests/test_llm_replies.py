@@ -164,6 +164,7 @@ for line in sys.stdin:  # a run for each line, in a process of its own that need
     order = json.loads(line)
     child = os.fork()
     if not child:
+        os.environ["EARLIB_CACHE"] = order["cache"]
         asked = [Request([{"role": "user", "content": text}]) for text in order["texts"]]
         replies = Client("m", order["url"], concurrency=4, max_retries=0).ask(asked)
         out = Path(order["out"])
@@ -174,19 +175,23 @@ for line in sys.stdin:  # a run for each line, in a process of its own that need
 """
 
 
-@pytest.fixture
-def start(tmp_path, stored):
-    """Starts a run of some questions in a process of its own; gives its number and the file of its results."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", PROCESS], **pipes) as process:
-
-        def run(url, asked, name):
-            out = tmp_path / name
-            print(json.dumps({"url": url, "texts": asked, "out": str(out)}), file=process.stdin, flush=True)
-            return int(process.stdout.readline()), out
-
-        yield run
+@pytest.fixture(scope="module")
+def launcher():
+    with subprocess.Popen([sys.executable, "-c", PROCESS], stdin=-1, stdout=-1, text=True) as process:
+        yield process
         process.stdin.close()
+
+
+@pytest.fixture
+def start(tmp_path, stored, launcher):
+    """Starts a run of some questions in a process of its own; gives its number and the file of its results."""
+
+    def run(url, asked, name):
+        order = {"url": url, "texts": asked, "out": str(tmp_path / name), "cache": os.environ["EARLIB_CACHE"]}
+        print(json.dumps(order), file=launcher.stdin, flush=True)
+        return int(launcher.stdout.readline()), tmp_path / name
+
+    return run
 
 
 def wait_for(condition, seconds=120):

@@ -51,11 +51,11 @@ class Client:
         The endpoint up to `/v1`; default `OPENAI_BASE_URL`, or OpenAI's own. `user:password@` in it is sent as HTTP
         Basic authorization instead of the key.
     api_key : str, optional
-        Default `OPENAI_API_KEY`. Only OpenAI's own endpoint requires one. Secrets are shown and stored nowhere.
+        Default `OPENAI_API_KEY`; only OpenAI's own endpoint requires one. Secrets are shown and stored nowhere.
     concurrency : int
         Maximum number of open calls.
     max_calls, max_cost : int and float, optional
-        Limits on calls (each attempt is one; 0: replies from the store alone) and on US dollars; default
+        Limits on calls (each attempt is one; 0: stored replies alone) and on US dollars; default
         `EARLIB_LLM_MAX_CALLS` and `EARLIB_LLM_MAX_COST`. Clients that share a file `EARLIB_LLM_LEDGER` count together.
     price : tuple of float, optional
         US dollars for a million tokens in and out; required for `max_cost` where `budget.PRICES` has none.
@@ -71,11 +71,6 @@ class Client:
     estimating : bool
         True if `EARLIB_LLM_ESTIMATE` names a file: `ask` then calls nothing, appends the expected usage to the file, a
         line a request, and returns failed replies for those that the store lacks.
-
-    Raises
-    ------
-    ValueError
-        For a missing model, or an address, a key or a number that cannot be used.
     """
 
     def __init__(
@@ -152,7 +147,8 @@ class Client:
         """Reply to each request, in order.
 
         Stored replies are not asked for again, and equal requests are asked once. A reply is stored as soon as it
-        arrives. An empty reply that spent its tokens is asked for again with twice as many, `DOUBLINGS` times.
+        arrives. An empty reply that spent its tokens is asked for again with twice as many, `DOUBLINGS` times. Requests
+        that fail, or a temperature that the model refuses, give a warning.
 
         Parameters
         ----------
@@ -164,22 +160,10 @@ class Client:
 
         Raises
         ------
-        LimitReached
-            If the next call could exceed `max_calls` or `max_cost`.
-        ConnectionError
-            If the endpoint refuses the key or does not know the model, cannot be reached, or fails `PATIENCE` times
-            in a row.
-        OSError
-            If replies cannot be stored or read.
-        ValueError
-            For a request that cannot be sent, or a missing key.
-
-        Open calls end first and are stored; a message says how to continue.
-
-        Warns
-        -----
-        UserWarning
-            If the model refuses a temperature, or if requests failed.
+        LimitReached, ConnectionError, OSError, ValueError
+            If the next call could exceed a limit; if the endpoint refuses the key, does not know the model, cannot be
+            reached, or fails `PATIENCE` times in a row; if replies cannot be stored or read; for a request that cannot
+            be sent, or a missing key. Open calls end first and are stored; the message says how to continue.
         """
         requests = _checked("requests", REQUESTS, requests, strict=False)
         names = [reply_key(self.model, self.endpoint, request) for request in requests]
@@ -207,33 +191,29 @@ class Client:
     def _fetch(self, missing):
         """Replies that the store lacks, by key. The first request goes alone: it shows whether the others can."""
         self._open()
-        replies, trouble, in_a_row = {}, None, 0
-        halt, names, began = threading.Event(), list(missing), time.monotonic()
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            try:
-                for group in (names[:1], names[1:]):
-                    futures = {pool.submit(self._one, name, missing[name], halt): name for name in group}
-                    for future in as_completed(futures):
-                        outcome = future.result()
-                        if isinstance(outcome, Reply):
-                            replies[futures[future]] = outcome
-                            self._from_store += outcome.cached
-                            self._show(len(replies), len(missing), began)
-                            in_a_row = in_a_row + 1 if outcome.status == "failed" else 0
-                            if in_a_row == PATIENCE:
-                                outcome = ConnectionError(f"{PATIENCE} failures in a row, the last: {outcome.reason}")
-                        if isinstance(outcome, Exception):
-                            trouble = trouble or outcome
-                            halt.set()
-            finally:
-                halt.set()  # also after an interrupt open calls end and are stored, and none starts
-        failed = [reply for reply in replies.values() if reply.status == "failed"]
+        replies, trouble, in_a_row, names, began = {}, None, 0, list(missing), time.monotonic()
+        pool = ThreadPoolExecutor(self.concurrency)
+        try:
+            for group in (names[:1], names[1:]):
+                futures = {pool.submit(self._one, name, missing[name]): name for name in group}
+                for future in as_completed(futures):
+                    reply = replies[futures[future]] = future.result()
+                    self._from_store += reply.cached
+                    self._show(len(replies), len(missing), began)
+                    in_a_row = in_a_row + 1 if reply.status == "failed" else 0
+                    if in_a_row == PATIENCE:
+                        raise ConnectionError(f"{PATIENCE} failures in a row, the last: {reply.reason}")
+        except (LimitReached, OSError) as error:
+            trouble = error
+        finally:  # also after an interrupt open calls end and are stored, and none starts
+            pool.shutdown(cancel_futures=True)
         if trouble is not None:  # a new exception, which holds no reference to the call
+            kept = sum(self._store.get(name) is not None for name in missing)
             raise type(trouble)(
-                f"{trouble}. {self!r}: {self.usage}; of {len(missing)} replies {len(replies) - len(failed)} came and "
-                f"are kept in {self._store.path}. Run again, with a higher limit if one was reached: only the rest is "
-                "asked"
+                f"{trouble}. {self!r}: {self.usage}; of {len(missing)} replies {kept} came and are kept in "
+                f"{self._store.path}. Run again, with a higher limit if one was reached: only the rest is asked"
             )
+        failed = [reply for reply in replies.values() if reply.status == "failed"]
         if failed:
             warnings.warn(
                 f"{self!r}: {len(failed)} of {len(missing)} requests failed, the last: {failed[-1].reason}; they are "
@@ -242,17 +222,11 @@ class Client:
             )
         return replies
 
-    def _one(self, name, request, halt):
-        """Reply to a request, stored; an exception, not raised, that must end the run; None if it has ended."""
-        if halt.is_set():
-            return None
-        try:
-            if kept := self._store.get(name):  # another process may have asked meanwhile
-                return kept
-            reply = self._converse(request)
-            return reply if reply.status == "failed" else self._store.put(name, reply, self.model, self.endpoint)
-        except (LimitReached, OSError) as error:
-            return error
+    def _one(self, name, request):
+        if kept := self._store.get(name):  # another process may have asked meanwhile
+            return kept
+        reply = self._converse(request)
+        return reply if reply.status == "failed" else self._store.put(name, reply, self.model, self.endpoint)
 
     def _converse(self, request):
         """Reply to a request, with more tokens if necessary."""
