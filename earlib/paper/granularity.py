@@ -1,8 +1,8 @@
-"""Can a printed percentage be a count of questions?
+"""Printed percentages as counts of questions.
 
 Recall@5, Hitrate@5 and J are 1 or 0 for a question, so that over n questions each is k/n, and its mean over three runs
-on as many questions is k/(3n). Rounded to the printed digits, many numbers fit no k. What fits is shown; why the paper
-prints what it prints cannot be read from it.
+on as many questions is k/(3n). Rounded to the printed digits, many numbers fit no k. The tables show what fits; why the
+paper prints its numbers cannot be read from them.
 """
 
 from fractions import Fraction
@@ -14,13 +14,14 @@ from earlib import paper
 
 COUNTED = ("recall@5", "hitrate@5", "j")  # F1 is a fraction already for one question
 RUNS = int(paper.value("runs", table="tab02", metric="runs"))
-LOCOMO_WITHOUT_GOLD = 4  # of all its questions: they name no turn as evidence
-ABSTENTIONS = 30  # of all questions of LongMemEval: their ids end in _abs, and no turn answers them
-MOST_ABSTENTIONS = 12  # of these in a fifth of the questions: 6 are expected, and more than 12 come once in 400 samples
+# Questions without a gold turn: of all, and the most in the fifth kept for evaluation. Four of LoCoMo name no turn as
+# evidence. Thirty of LongMemEval are abstentions (ids in _abs): six are expected in a fifth, more than twelve once in
+# 400 samples.
+WITHOUT_GOLD = {"locomo": (4, 4), "longmemeval": (30, 12)}
 
 
-def candidates(dataset):
-    """Numbers of questions that a percentage of the paper could be over, each with its reason.
+def possible_totals(dataset):
+    """Numbers of questions that a percentage of the paper could be over.
 
     Parameters
     ----------
@@ -30,60 +31,44 @@ def candidates(dataset):
     Returns
     -------
     dict of int to str
-        The whole benchmark and the fifth that is kept for evaluation, each with and without the questions that have
-        no gold turn.
+        The whole benchmark and the fifth kept for evaluation, each with and without the questions that have no gold
+        turn, with their descriptions.
     """
     total = int(paper.value("datasets", dataset=dataset, metric="queries"))
     fifth = total - int(total * (1 - paper.value("datasets", metric="evaluation_share") / 100))
-    lacking, most = {
-        "locomo": (LOCOMO_WITHOUT_GOLD, LOCOMO_WITHOUT_GOLD),
-        "longmemeval": (ABSTENTIONS, MOST_ABSTENTIONS),
-    }[dataset]
+    lacking, most = WITHOUT_GOLD[dataset]
     found = {total: "all questions", total - lacking: f"all questions but the {lacking} without a gold turn"}
     found[fifth] = "the fifth kept for evaluation"
     return found | {fifth - left: f"that fifth, {left} without a gold turn left out" for left in range(1, most + 1)}
 
 
-def count(printed, n, runs=1):
-    """The k for which 100 k / (n runs) rounds to a printed percentage.
+def matching_count(printed, n, runs=1):
+    """The k nearest to a printed percentage for which 100 k / (n runs) rounds to it, or None.
 
-    Parameters
-    ----------
-    printed : str
-        The number as printed; its digits tell how far it was rounded.
-    n : int
-        Questions.
-    runs : int
-        Runs that the number is the mean of, each over n questions.
-
-    Returns
-    -------
-    int or None
-        The k nearest to the printed number, None if there is none. A number that lies in the middle between two
-        printed ones may have been rounded to either. Over no questions there is none.
+    A number in the middle between two printed ones may have been rounded to either.
     """
     value, half = Fraction(printed.replace(",", "")), Fraction(1, 2 * 10 ** len(printed.partition(".")[2]))
     of = n * runs
     if of == 0:
         return None
-    lowest, highest = ((value + away) * of / 100 for away in (-half, half))
-    k = min(max(round(value * of / 100), ceil(lowest)), floor(highest))
-    return k if ceil(lowest) <= k <= floor(highest) and 0 <= k <= of else None
+    lowest, highest = ceil((value - half) * of / 100), floor((value + half) * of / 100)
+    k = min(max(round(value * of / 100), lowest), highest)
+    return k if lowest <= k <= highest and 0 <= k <= of else None
 
 
-def common(printed, most):
+def common_totals(printed, most):
     """All n up to `most` of which every printed percentage can be a count, for numbers over the same questions."""
-    return [n for n in range(1, most + 1) if all(count(one, n) is not None for one in printed)]
+    return [n for n in range(1, most + 1) if all(matching_count(one, n) is not None for one in printed)]
 
 
-def findings():
-    """Every printed percentage that counts questions, and the candidates that it fits.
+def fitting_counts():
+    """Table of every printed percentage that counts questions, with the counts that fit.
 
     Returns
     -------
     pandas.DataFrame
-        Text, a line a number of a table: k/n for a single run, and k/(3n) for the mean of three. A number that is
-        printed again for the same system in another table has its line there too. Table 5 is `by_category`'s.
+        Text, a line a number of a table: k/n for a single run, and k/(3n) for the mean of three. Table 5 has its own,
+        `fitting_totals`.
     """
     lines = []
     for row in paper.reported():
@@ -94,35 +79,31 @@ def findings():
         line = {"table": int(row["id"][3:]), "what": ", ".join(paper.label(name) for name in names if name)}
         line |= {"measure": paper.label(row["metric"]), "printed": row["printed"]}
         for head, runs in (("one run", 1), (f"mean of {RUNS} runs", RUNS)):
-            line[head] = _fitting(row["printed"], candidates(row["dataset"]), runs)
+            found = {n: matching_count(row["printed"], n, runs) for n in possible_totals(row["dataset"])}
+            line[head] = _listed([f"{k}/{n * runs}" for n, k in found.items() if k is not None])
         lines.append(line)
     return pd.DataFrame(lines).set_index("table")
 
 
-def by_category():
-    """The numbers of Table 5 by question type: the n that fit all of them, and all but one.
+def fitting_totals():
+    """Table of the numbers of Table 5 by question type, with the n that fit all of them, and all but one.
 
-    How many questions of a type were evaluated is not printed, so that every n up to the questions kept is tried.
+    The paper does not print how many questions of a type were evaluated, so every n up to the questions kept is tried.
 
     Returns
     -------
     pandas.DataFrame
     """
-    most = max(n for n, why in candidates("locomo").items() if "fifth" in why)
+    most = max(n for n, why in possible_totals("locomo").items() if "fifth" in why)
     lines = []
     for category in dict.fromkeys(row["category"] for row in paper.reported("tab05")):
         printed = [row["printed"] for row in paper.reported("tab05", category=category)]
-        line = {"question type": paper.label(category), "printed": ", ".join(printed)}
-        line["n that fit all"] = _listed(common(printed, most))
-        rest = {one: common([other for other in printed if other != one], most) for one in dict.fromkeys(printed)}
-        told = [f"without {one}: {_listed(fits)}" for one, fits in rest.items() if fits != common(printed, most)]
-        lines.append({**line, "n that fit all but one": "; ".join(told) or "the same"})
+        fits = common_totals(printed, most)
+        rest = {one: common_totals([other for other in printed if other != one], most) for one in printed}
+        more = [f"without {one}: {_listed(found)}" for one, found in rest.items() if found != fits]
+        line = {"question type": paper.label(category), "printed": ", ".join(printed), "n that fit all": _listed(fits)}
+        lines.append({**line, "n that fit all but one": "; ".join(more) or "the same"})
     return pd.DataFrame(lines).set_index("question type")
-
-
-def _fitting(printed, over, runs):
-    found = {n: count(printed, n, runs) for n in over}
-    return _listed([f"{k}/{n * runs}" for n, k in found.items() if k is not None])
 
 
 def _listed(found, most=6):
