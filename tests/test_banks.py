@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from earlib.core.adapter import Adapter
 from earlib.core.config import VARIANTS, Config
-from earlib.data.candidates import _scan, rounding, top_k
+from earlib.data.search import rounding, scan, top_k
 from earlib.experiments import banks, large_banks, runs
 from earlib.experiments.banks import Bank
 from earlib.experiments.settings import Setting, benchmark, candidates_of
@@ -330,7 +330,7 @@ def test_resampled_memories_lie_as_far_from_real_ones_as_these_from_each_other()
 def test_the_library_reads_the_numbers_of_a_mapped_file(path):
     """The scan takes addresses: what it returns are the products of exactly these rows."""
     bank, query = write(path, unit(500)), unit(1, seed=1)[0]
-    products, places = _scan(bank.rows.numpy()[100:], query.numpy(), 30)
+    products, places = scan(bank.rows.numpy()[100:], query.numpy(), 30)
     exact = bank.rows[100:].double() @ query.double()
     assert sorted(places.tolist()) == sorted(exact.topk(30).indices.tolist())
     assert products == pytest.approx(exact[places].numpy(), abs=rounding(query[None]).item())

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from earlib import paths
 from earlib.core.ordering import best
-from earlib.data import benchmarks, candidates
+from earlib.data import benchmarks, search
 from earlib.data.benchmarks import Benchmark, Memory, Query
-from earlib.data.candidates import retrieve, top_k
+from earlib.data.candidates import retrieve
 from earlib.data.encoders import encode
+from earlib.data.search import top_k
 
 POOL = ["Anna moved to Oslo.", "The soup was salty.", "Bo adopted a cat.", "We went hiking.", "Take care, bye!", ""]
 
@@ -96,8 +97,8 @@ def test_one_pass_in_float32_finds_what_float64_finds(seed, memories, queries, s
     query = torch.cat([query[None], on_a_grid(torch.randn(queries, 64, generator=rng), 20)])
     k = data.draw(st.integers(1, memories))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(candidates, "EXACT", data.draw(st.integers(1, 8)))
-        patch.setattr(candidates, "PRODUCTS", data.draw(st.integers(1, 100)))
+        patch.setattr(search, "EXACT", data.draw(st.integers(1, 8)))
+        patch.setattr(search, "PRODUCTS", data.draw(st.integers(1, 100)))
         for asked in (query, query[0]):
             found, expected = top_k(asked, bank, k), in_float64(asked, bank, k)
             assert found[1].tolist() == expected[1].tolist() and (found[0] == expected[0]).all()
@@ -106,7 +107,7 @@ def test_one_pass_in_float32_finds_what_float64_finds(seed, memories, queries, s
 @pytest.mark.parametrize("products", [2**10, 2**20])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_near_ties_in_large_banks(monkeypatch, products, steps):
-    monkeypatch.setattr(candidates, "PRODUCTS", products)
+    monkeypatch.setattr(search, "PRODUCTS", products)
     query, bank = near_ties(torch.Generator().manual_seed(steps), 8_000, steps, 1024)
     found, expected = top_k(query, bank, 20), in_float64(query, bank, 20)
     assert (found[1] == expected[1]).all() and (found[0] == expected[0]).all()
@@ -116,7 +117,7 @@ def test_what_exceeds_an_earlier_block_is_kept():
     query, bank = near_ties(torch.Generator().manual_seed(0), 8_000, 1, 1024)
     exact = (query.double() @ bank.double().T).float()
     for reached in exact[:50]:
-        kept = candidates._close(query[None], bank, len(bank), reached.expand(1, len(bank)))
+        kept = search._close(query[None], bank, len(bank), reached.expand(1, len(bank)))
         assert set((exact > reached).nonzero()[:, 0].tolist()) <= set(kept.tolist())
 
 
@@ -133,12 +134,12 @@ def test_large_banks_are_ranked_as_in_float64(count):
 
 def test_where_every_memory_ties_the_first_win(monkeypatch):
     multiplied = []
-    monkeypatch.setattr(candidates, "best", lambda scores, k: multiplied.append(scores.shape[1]) or best(scores, k))
+    monkeypatch.setattr(search, "best", lambda scores, k: multiplied.append(scores.shape[1]) or best(scores, k))
     bank = torch.nn.functional.normalize(torch.ones(20_000, 33), dim=1)
     for query in (bank[0], -bank[:3]):
         _, index = top_k(query, bank, 20)
         assert (index == torch.arange(20)).all()
-    assert max(multiplied) <= candidates.EXACT + 20  # no copy of the bank in float64, whatever ties
+    assert max(multiplied) <= search.EXACT + 20  # no copy of the bank in float64, whatever ties
 
 
 @pytest.mark.parametrize("k", [0, 4])
@@ -243,11 +244,11 @@ def test_static_retriever_on_locomo_is_calibrated():
         assert 100 * (gold[:, k - 1] > 0).double().mean() == pytest.approx(hitrate, abs=0.2)
 
 
-@pytest.mark.parametrize("rows", [10, 3 * candidates.EXACT])
+@pytest.mark.parametrize("rows", [10, 3 * search.EXACT])
 @pytest.mark.parametrize("where", ["query", "bank"])
 def test_embeddings_that_are_not_finite_are_refused(rows, where):
     rng = torch.Generator().manual_seed(0)
     query, bank = (torch.nn.functional.normalize(torch.randn(n, 8, generator=rng), dim=-1) for n in (2, rows))
     (query if where == "query" else bank)[1, 3] = torch.nan
     with pytest.raises(ValueError, match="not finite"):
-        candidates.top_k(query, bank, 3)
+        top_k(query, bank, 3)

@@ -3,17 +3,14 @@
 import dataclasses
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from test_encoders import child, files_of, hub  # noqa: F401 (a fixture)
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch.nn.functional import normalize
 
@@ -25,7 +22,6 @@ END = "<|endoftext|>"
 LONG = " ".join(WORDS[at % 7] for at in range(2500))  # more than 10,000 characters
 TEXTS = ["cat", "red cat runs", "", "dog sleeps " * 9, "blue", LONG, "green dog"]
 KINDS = ("contriever", "mpnet", "stella", "gte")
-ROOT = Path(encoders.__file__).parent.parent.parent
 
 
 def bert_files(folder, kind):
@@ -102,19 +98,10 @@ def made(kind, files, **options):
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """An empty cache of the model hub, and no network."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path / "folder"))
-    embedding.embedder.cache_clear()
-    return tmp_path / "hub"
-
-
-@pytest.fixture
 def install(hub, tmp_path, monkeypatch):
     """Puts a tiny checkpoint of a kind into the registry and where its files belong."""
+
+    embedding.embedder.cache_clear()
 
     def put(kind, **options):
         real, files = encoders.REGISTRY[kind], tmp_path / f"{kind}-files"
@@ -255,14 +242,14 @@ def test_a_broken_number_is_found_and_named(install, kind):
 @pytest.mark.parametrize("kind", ["contriever", "stella", "gte"])
 def test_without_a_checksum_on_record_only_the_pinned_snapshot_is_taken(install, hub, tmp_path, kind):
     at = install(kind)
-    assert encoders.folder(kind) == at.place
+    assert files_of(kind) == at.place
     copy = tmp_path / "folder" / at.entry.model.split("/")[-1]
     copy.parent.mkdir()
     at.files.rename(copy)  # the same files in the search path, which nothing vouches for
     for link in [*at.place.rglob("*")][::-1]:
         link.rmdir() if link.is_dir() and not link.is_symlink() else link.unlink()
     with pytest.raises(ConnectionError, match=rf"{kind}: .*hf download {at.entry.model} --revision [0-9a-f]{{40}}"):
-        encoders.folder(kind)
+        files_of(kind)
 
 
 def test_a_download_that_was_damaged_is_named(install):
@@ -272,7 +259,7 @@ def test_a_download_that_was_damaged_is_named(install):
     content[-1] ^= 1
     blob.write_bytes(content)
     with pytest.raises(ValueError, match=f"model.safetensors: expected SHA-256 {blob.name} .gte: .*found"):
-        encoders.folder("gte")
+        files_of("gte")
 
 
 def with_code(at, marker):
@@ -315,7 +302,7 @@ def test_code_is_taken_from_the_pinned_revision_alone(install, tmp_path, monkeyp
     monkeypatch.setitem(encoders.REGISTRY, "gte", known)
     (tmp_path / "folder").mkdir()
     at.place.rename(tmp_path / "folder" / at.entry.model.split("/")[-1])
-    assert encoders.folder("gte").parent == tmp_path / "folder"  # its weights are right
+    assert files_of("gte").parent == tmp_path / "folder"  # its weights are right
     monkeypatch.setenv("EARLIB_REMOTE_CODE", "gte")
     with pytest.raises(ConnectionError, match="hf download .* --revision"):
         encoders.encode(["cat"], "gte")
@@ -362,13 +349,12 @@ def test_one_text_that_does_not_fit_is_named(install, monkeypatch):
 
 
 def test_a_killed_run_goes_on_from_its_finished_shards(install, tmp_path, monkeypatch, capsys):
-    install("mpnet")
+    tiny = dataclasses.replace(install("mpnet").entry, name="tiny")
+    monkeypatch.setitem(encoders.REGISTRY, "tiny", tiny)
     texts = [f"{WORDS[number % 7]} {'cat ' * (number % 13)}{number}" for number in range(50)]
     code = f"""
-import dataclasses, os
-from earlib import embedding, encoders
+from earlib.data import embedding
 encoders.SHARD, encoders.PIECE = 16, 8
-encoders.REGISTRY["mpnet"] = encoders.Encoder(**{dataclasses.asdict(encoders.REGISTRY["mpnet"])!r})
 embed, done = embedding.Embedder._embed, []
 def deadly(self, tokens):
     done.append(1)
@@ -376,10 +362,9 @@ def deadly(self, tokens):
         os.kill(os.getpid(), 9)
     return embed(self, tokens)
 embedding.Embedder._embed = deadly
-encoders.encode({texts!r}, "mpnet")
+encoders.encode({texts!r}, "tiny")
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True).returncode == -9
+    assert child(tiny, code).returncode == -9
     (folder,) = (path for path in (tmp_path / "cache" / "embeddings").iterdir() if path.is_dir())
     assert sorted(path.name for path in folder.iterdir()) == ["0.safetensors", "16.safetensors"]
     monkeypatch.setattr(encoders, "SHARD", 16)
@@ -393,11 +378,11 @@ encoders.encode({texts!r}, "mpnet")
 
     monkeypatch.setattr(embedding.Embedder, "_embed", counted)
     with pytest.warns(UserWarning, match="16.safetensors: unusable"):
-        found = encoders.encode(texts, "mpnet")
+        found = encoders.encode(texts, "tiny")
     assert sum(embedded) == 50 - 16 and not folder.exists()
     assert "16 of 50 texts were kept by an earlier run" in capsys.readouterr().err
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "another"))
-    np.testing.assert_allclose(found, encoders.encode(texts, "mpnet"), atol=2e-5)
+    np.testing.assert_allclose(found, encoders.encode(texts, "tiny"), atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "cuda:99"])

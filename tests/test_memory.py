@@ -26,7 +26,7 @@ from earlib.core.config import Config
 from earlib.core.critic import SimulatedCritic
 from earlib.core.learner import ABSENT, Learner
 from earlib.data.candidates import Candidates
-from earlib.data.words import Words, words
+from earlib.data.words import Words, content_words
 from earlib.llm.client import Client
 from earlib.memory import PRESETS, EARMemory, Preset, alone, checks, journal
 
@@ -89,10 +89,10 @@ def test_words_score_as_the_package_does_however_they_were_added_and_whatever_is
     index.append(["cello garden"])  # of a later writer: a reader that began before does not see it
     kept = [one for one, living in zip(texts, alive, strict=True) if living]
     expected = np.zeros(len(texts))
-    if any(words(kept)) if kept else False:
+    if any(content_words(kept)) if kept else False:
         plain = bm25s.BM25()
-        plain.index(words(kept), show_progress=False)
-        known = [word for word in words([question])[0] if word in plain.vocab_dict]
+        plain.index(content_words(kept), show_progress=False)
+        known = [word for word in content_words([question])[0] if word in plain.vocab_dict]
         if known:
             expected[alive] = plain.get_scores(known)
     assert index.scores(question, alive) == pytest.approx(expected, abs=1e-5)

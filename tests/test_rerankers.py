@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import io
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,17 +24,6 @@ PAIRS = [
     ("red cat", "green dog runs"), ("red cat", ""), ("", "dog"), ("", ""), ("red cat", "green dog runs"),
     ("blue dog", "Document: red Relevant: true  cat\n\tsleeps"), ("dog", "cat abc " * 9),
 ]  # fmt: skip
-ROOT = Path(rerankers.__file__).parent.parent.parent
-# What a child process runs first: the same registry entry as here.
-PRELUDE = """
-import json, os, sys
-from earlib import rerankers
-entry = json.loads(os.environ["ENTRY"])
-for name in ("prompt", "answers"):
-    entry[name] = tuple(entry[name])
-entry["weights"] = tuple(map(tuple, entry["weights"]))
-rerankers.REGISTRY["tiny"] = rerankers.Reranker(**entry)
-"""
 
 
 def vocabulary(words):
@@ -171,7 +158,7 @@ def test_the_cache_serves_without_the_model(tiny, tmp_path, kept):
 found = rerankers.score({PAIRS!r}, "tiny")
 print([name for name in ("torch", "transformers") if name in sys.modules], found.tobytes().hex())
 """
-    done = child(tiny, PRELUDE + code, EARLIB_MODELS=str(tmp_path / "nowhere"))
+    done = child(tiny, code, EARLIB_MODELS=str(tmp_path / "nowhere"))
     assert (done.stdout.split(), done.stderr) == (["[]", found.tobytes().hex()], "")
     assert len(kept()) == 1
 
@@ -201,35 +188,13 @@ def once(*block):
 rerankers._compute = once
 rerankers.score({pairs!r}, "tiny")
 """
-    assert child(tiny, PRELUDE + code).returncode == -9
+    assert child(tiny, code).returncode == -9
     (first,) = kept()
     made = first.stat().st_mtime_ns
     found = score(pairs, "tiny")
     assert len(kept()) == 3 and first.stat().st_mtime_ns == made
     for number in (0, rerankers.BLOCK - 1, rerankers.BLOCK, len(pairs) - 1):
         np.testing.assert_allclose(found[number], score([pairs[number]], "tiny")[0], rtol=1e-4, atol=1e-5)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_no_flipped_bit_reaches_the_scores(tiny, kept, place, bit):
-    found = score(PAIRS, "tiny")
-    (path,) = kept()
-    content = bytearray(path.read_bytes())
-    content[int(place * len(content))] ^= 1 << bit
-    path.write_bytes(content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert (score(PAIRS, "tiny") == found).all()
-
-
-def test_a_kill_in_mid_write_leaves_no_broken_file(tiny, kept):
-    code = f"os.fsync = lambda file: os.kill(os.getpid(), 9)\nrerankers.score({PAIRS!r}, 'tiny')"
-    assert child(tiny, PRELUDE + code).returncode == -9
-    assert [path.suffix for path in kept()] != [] and not [path for path in kept() if path.suffix == ".safetensors"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert (score(PAIRS, "tiny") == score(PAIRS, "tiny")).all()
 
 
 def test_a_score_that_is_no_number_is_named(tiny, kept):

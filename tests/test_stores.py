@@ -28,10 +28,10 @@ SMALL = Benchmark(
 )
 
 
-def found(benchmark=SMALL, stores=("dialogue", "observation")):
+def found(benchmark=SMALL, store="both"):
     """Every memory is a candidate of every question, in the benchmark's order; gold as the first stage labels it."""
     index = torch.arange(len(benchmark.memories)).expand(len(benchmark.queries), -1)
-    gold, counts = first_stage._gold(benchmark.memories, benchmark.queries, index, stores)
+    gold, counts = first_stage.gold_among(benchmark, index, store)
     labels = tuple(memory.store for memory in benchmark.memories)
     return SimpleNamespace(index=index, gold=gold, gold_in_store=counts, stores=labels, gold_count=sum(counts.values()))
 
@@ -79,7 +79,7 @@ def test_how_many_of_a_store_are_chosen():
 
 
 def test_a_store_that_was_not_searched_is_refused():
-    alone = found(stores=("dialogue",))
+    alone = found(store="dialogue")
     with pytest.raises(ValueError, match="'observations' was not searched, did you mean 'observation'"):
         measures.of_store(found(), *slates("abc"), "observations")
     with pytest.raises(ValueError, match="'observation' was not searched; searched: dialogue"):

@@ -1,9 +1,11 @@
 """The one cache: named arrays that can be computed again, by kind and key; no entry is trusted unless verified.
 
-An entry is the file `KIND/KEY.safetensors` of the cache folder. Its header holds its key and the SHA-256 of its content.
+An entry is the file `KIND/KEY.safetensors` of the cache folder; its header contains its key and the SHA-256 of its
+content.
 """
 
 import hashlib
+import json
 import shutil
 import sys
 import warnings
@@ -15,6 +17,11 @@ from filelock import FileLock, Timeout
 from safetensors import safe_open
 
 from earlib import paths
+
+
+def content_hash(content):
+    """SHA-256 (hex) of values that JSON can represent, which serves as a key."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def load(kind, key):

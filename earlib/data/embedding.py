@@ -1,34 +1,21 @@
 """A frozen encoder at work: texts to unit vectors on a device, batch by batch."""
 
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
 
 from earlib import devices
-from earlib.data import weights
+from earlib.data import model_files
 
-TEXTS = 32  # texts of a batch on a CPU; more no longer fit its cache
-TOKENS = 2**16  # tokens of a batch on a GPU, padding included; halved for as long as they do not fit its memory
+TEXTS = 32  # texts of a batch on a CPU; more exceed its cache
+TOKENS = 2**16  # tokens of a batch on a GPU, padding included; halved for as long as they exceed its memory
 
 
 class Embedder:
-    """An encoder, loaded.
+    """A loaded encoder: an `Encoder`, a device and a precision of `devices`, and whether the publisher's code runs.
 
-    Parameters
-    ----------
-    entry : Encoder
-    device : str
-    precision : str
-        As in `devices.PRECISIONS`.
-    remote_code : bool
-        Whether the publisher's own model code is run instead of the library's.
-
-    Raises
-    ------
-    ValueError
-        If the files do not fit the registry's entry, or the device is not there.
+    A ValueError if the files do not fit the registry's entry, or the device does not exist.
     """
 
     def __init__(self, entry, device="cpu", precision="full", remote_code=False):
@@ -37,14 +24,13 @@ class Embedder:
         self.tokens = TOKENS
 
     def __call__(self, pieces, prompt):
-        """Embeddings of many texts.
+        """Embeddings of many texts, each piece tokenised while the one before it is embedded.
 
         Parameters
         ----------
         pieces : iterable of list of str
-            Each piece becomes tokens while the one before it is embedded.
         prompt : str
-            Put in front of every text.
+            Prepended to every text.
 
         Yields
         ------
@@ -54,55 +40,49 @@ class Embedder:
         Raises
         ------
         ValueError
-            If one text alone does not fit the device's memory.
+            If one text alone exceeds the device's memory.
         """
         with ThreadPoolExecutor(1) as pool:
-            waiting = deque()
+            waiting = None
             for piece in pieces:
-                waiting.append(pool.submit(self._tokens, piece, prompt))
-                if len(waiting) > 1:
-                    yield self._embed(waiting.popleft().result())
-            while waiting:
-                yield self._embed(waiting.popleft().result())
+                ready, waiting = waiting, pool.submit(self._tokens, piece, prompt)
+                if ready:
+                    yield self._embed(ready.result())
+            if waiting:
+                yield self._embed(waiting.result())
 
     def _tokens(self, texts, prompt):
-        """Token numbers of each text, cut to the encoder's length; by the tokenizer's own threads, without padding."""
+        """Token ids of each text, truncated to the encoder's length, by the tokenizer's own threads."""
         tokenizer = self.model.tokenizer.backend_tokenizer
         tokenizer.no_padding()
         tokenizer.enable_truncation(self.entry.max_length)
         return [np.array(one.ids) for one in tokenizer.encode_batch_fast([prompt + text for text in texts])]
 
     def _embed(self, tokens):
-        """Embeddings of a piece, the longest texts first, so that those of a batch need little padding."""
+        """Embeddings of a piece, the longest texts first, so that a batch needs little padding."""
         import torch
 
         lengths = np.array([len(ids) for ids in tokens])
         order = np.argsort(-lengths, kind="stable")
         found, start = [], 0
         while start < len(order):
-            rows = order[start : start + self._count(lengths[order[start]])]
+            longest = int(lengths[order[start]])
+            rows = order[start : start + self._count(longest)]
             try:
                 found.append(self._forward([tokens[row] for row in rows]))
                 start += len(rows)
             except torch.OutOfMemoryError as error:
-                self._halve(len(rows), int(lengths[rows[0]]), error)
+                if len(rows) == 1:
+                    raise ValueError(
+                        f"encoder {self.entry.name}: one text of {longest:,} tokens does not fit the memory of "
+                        f"{self.device}; choose EARLIB_PRECISION=mixed, a smaller encoder or another device"
+                    ) from error
+                self.tokens = len(rows) // 2 * longest
+                torch.cuda.empty_cache()
         return torch.cat(found).cpu().numpy()[np.argsort(order)]
 
     def _count(self, longest):
-        if self.device.type == "cpu":
-            return TEXTS
-        return max(1, self.tokens // max(1, longest))
-
-    def _halve(self, texts, longest, error):
-        import torch
-
-        if texts == 1:
-            raise ValueError(
-                f"encoder {self.entry.name}: one text of {longest:,} tokens does not fit the memory of {self.device}; "
-                "choose EARLIB_PRECISION=mixed, a smaller encoder or another device"
-            ) from error
-        self.tokens = texts // 2 * longest
-        torch.cuda.empty_cache()
+        return TEXTS if self.device.type == "cpu" else max(1, self.tokens // max(1, longest))
 
     def _forward(self, tokens):
         """Unit vectors of the texts of one batch, on the device; the longest text comes first."""
@@ -123,14 +103,11 @@ class Embedder:
         return torch.nn.functional.normalize(vectors.float(), dim=1)
 
 
-@lru_cache(maxsize=1)  # one encoder in memory at a time
-def embedder(entry, device, precision, remote_code):
-    """The `Embedder` of an entry, loaded once; parameters as there."""
-    return Embedder(entry, device, precision, remote_code)
+embedder = lru_cache(maxsize=1)(Embedder)  # one encoder in memory at a time
 
 
 def _load(entry, device, remote_code):
-    place = weights.folder(entry, code=remote_code)
+    place = model_files.locate(entry, code=remote_code)
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -149,23 +126,27 @@ def _load(entry, device, remote_code):
         _look_both_ways(reader.model)
     if entry.eos:
         _end_with(reader.tokenizer, entry.eos)
-    _check_pooling(place, entry, Pooling)
+    fix = f"put the publisher's files of {entry.model} there"
+    if (place / "1_Pooling" / "config.json").is_file():
+        found = Pooling.load(str(place), subfolder="1_Pooling", local_files_only=True).pooling_mode
+        if found != entry.pooling:
+            raise ValueError(
+                f"{place}/1_Pooling: expected pooling {entry.pooling!r} (encoder {entry.name}), found {found!r}; {fix}"
+            )
     modules = [reader, Pooling(reader.get_embedding_dimension(), entry.pooling)]
     if entry.head:
         modules.append(Dense.load(str(place), subfolder=entry.head, local_files_only=True))
     model = SentenceTransformer(modules=modules, device=str(device)).eval()
-    if model.get_embedding_dimension() != entry.dimension:
-        raise ValueError(
-            f"{place}: expected {entry.dimension} dimensions (encoder {entry.name}), found "
-            f"{model.get_embedding_dimension()}; put the publisher's files of {entry.model} there"
-        )
+    found = model.get_embedding_dimension()
+    if found != entry.dimension:
+        raise ValueError(f"{place}: expected {entry.dimension} dimensions (encoder {entry.name}), found {found}; {fix}")
     return model
 
 
 def _look_both_ways(model):
-    """Let a decoder's tokens attend to those behind them, as it was trained to for embeddings.
+    """Let a decoder's tokens attend to later ones too, as it was trained to for embeddings.
 
-    The configuration decides the mask. Where a batch has no padding there is none, and each layer's own mark decides.
+    The configuration decides the mask; a batch without padding has none, and each layer's own attribute decides.
     """
     model.config.is_causal = False
     for module in model.modules():
@@ -174,22 +155,10 @@ def _look_both_ways(model):
 
 
 def _end_with(tokenizer, token):
-    """Make every text end with a token, whose state is the embedding, also where it was cut."""
+    """Make every text end with a token, whose state is the embedding, also where it was truncated."""
     from tokenizers.processors import TemplateProcessing
 
     number = tokenizer.convert_tokens_to_ids(token)
     if tokenizer("a")["input_ids"][-1:] != [number]:
         ending = TemplateProcessing(single=f"$A {token}", special_tokens=[(token, number)])
         tokenizer.backend_tokenizer.post_processor = ending
-
-
-def _check_pooling(place, entry, kind):
-    """Refuse files whose own description names another pooling than the registry."""
-    if not (place / "1_Pooling" / "config.json").is_file():
-        return
-    found = kind.load(str(place), subfolder="1_Pooling", local_files_only=True).pooling_mode
-    if found != entry.pooling:
-        raise ValueError(
-            f"{place}/1_Pooling: expected pooling {entry.pooling!r} (encoder {entry.name}), found {found!r}; put the "
-            f"publisher's files of {entry.model} there"
-        )

@@ -1,10 +1,10 @@
-"""BM25 over memories that come one after another: nothing is indexed anew when one is added.
+"""BM25 over memories that are added one after another; adding one does not index the others anew.
 
-Scores are those of the `bm25s` package, Lucene's form with its usual constants, over the memories that are alive:
+Scores are those of the `bm25s` package, Lucene's variant with its usual constants, over the active memories:
 
     score(q, m) = sum over words t of q:  log(1 + (N - n_t + 1/2) / (n_t + 1/2))  f / (f + k1 (1 - b + b l_m / l))
 
-with f the occurrences of t in m, n_t the memories that hold t, l_m the words of m and l their mean.
+with f the occurrences of t in m, n_t the memories that contain t, l_m the words of m and l their mean.
 """
 
 from collections import Counter
@@ -15,18 +15,19 @@ import numpy as np
 from earlib.core.replay import grown
 
 K1, B = 1.5, 0.75
+_NONE = np.zeros((2, 0), np.int32)
 
 
-def words(texts):
-    """The words of each text that count, as lists; English stop words and single letters do not."""
+def content_words(texts):
+    """The words of each text, as lists, without English stop words and single letters."""
     return bm25s.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
 
 
 class Words:
-    """Which rows hold which word, how often; rows are only ever appended.
+    """An inverted index: which rows contain which word, how often; rows are only ever appended.
 
-    Who reads says how many rows there were when it began and which of them are alive, so that a reader beside the one
-    writer sees an index that never changes: what is appended lies behind what it reads.
+    A reader states which of the rows that existed when it began are active. Rows appended meanwhile lie behind those, so
+    that readers beside the one writer see an index that does not change.
     """
 
     def __init__(self):
@@ -34,44 +35,29 @@ class Words:
         self._lengths, self._rows = np.zeros(64, np.int32), 0
 
     def append(self, texts):
-        """Index the next rows; a row of no words (an empty text) is found by none.
-
-        Parameters
-        ----------
-        texts : sequence of str
-        """
-        held = words(list(texts)) if len(texts) else []
-        start, stop = self._rows, self._rows + len(held)
+        """Index the next rows; a row without words (an empty text) is never found."""
+        added = content_words(list(texts)) if len(texts) else []
+        start, stop = self._rows, self._rows + len(added)
         lengths = grown(self._lengths, start, stop)
-        lengths[start:stop] = [len(one) for one in held]
+        lengths[start:stop] = [len(one) for one in added]
         new = {}
-        for row, one in enumerate(held, start):
+        for row, one in enumerate(added, start):
             for word, count in Counter(one).items():
                 new.setdefault(word, []).append((row, count))
         for word, pairs in new.items():
-            stored, size = self._postings.get(word, (np.zeros((2, 0), np.int32), 0))
+            stored, size = self._postings.get(word, (_NONE, 0))
             stored = grown(stored, size, size + len(pairs), axis=1, least=2)
             stored[:, size : size + len(pairs)] = np.transpose(pairs)
             new[word] = stored, size + len(pairs)
-        # Nothing above counts before it is in place here: texts that cannot be indexed leave the index as it was.
+        # Nothing above takes effect before these lines: texts that cannot be indexed leave the index as it was.
         self._postings.update(new)
         self._lengths, self._rows = lengths, stop
 
     def of_rows(self, rows):
-        """The index of some rows alone, which are counted anew from 0 on; no text is read again.
-
-        Parameters
-        ----------
-        rows : numpy.ndarray
-            Ascending, int64.
-
-        Returns
-        -------
-        Words
-        """
+        """The index of some rows alone (int64, ascending), numbered from 0 on; no text is read again."""
         number = np.full(self._rows, -1, np.int32)
         number[rows] = np.arange(len(rows))
-        parts = [np.zeros((2, 0), np.int32), *(stored[:, :size] for stored, size in self._postings.values())]
+        parts = [_NONE, *(stored[:, :size] for stored, size in self._postings.values())]
         held = np.concatenate(parts, axis=1)  # one word behind the other
         ends = np.cumsum([part.shape[1] for part in parts])
         kept = number[held[0]] >= 0
@@ -85,24 +71,16 @@ class Words:
         return new
 
     def scores(self, text, alive):
-        """BM25 of every row for a question.
+        """BM25 of every row for a question, `[M]` float32.
 
-        Parameters
-        ----------
-        text : str
-        alive : numpy.ndarray
-            Which of the first M rows count, `[M]` bool; the others are neither scored nor part of any statistics.
-
-        Returns
-        -------
-        numpy.ndarray
-            `[M]` float32; 0 for rows that share no word with the question, or are not alive.
+        `alive` tells which of the first M rows count, `[M]` bool; the others enter no statistics and score 0, as do rows
+        that share no word with the question.
         """
         rows, found = len(alive), np.zeros(len(alive), np.float32)
         lengths, count = self._lengths[:rows], np.count_nonzero(alive)
         mean = lengths.sum(where=alive) / max(1, count)
-        for word, times in Counter(words([text])[0]).items():
-            stored, size = self._postings.get(word, (np.zeros((2, 0), np.int32), 0))
+        for word, times in Counter(content_words([text])[0]).items():
+            stored, size = self._postings.get(word, (_NONE, 0))
             held, occurrences = stored[:, : np.searchsorted(stored[0, :size], rows)]
             living = alive[held]
             held, occurrences = held[living], occurrences[living].astype(np.float32)

@@ -11,7 +11,7 @@ import torch
 
 from earlib import paths
 from earlib.core.ordering import best
-from earlib.data.candidates import ROWS, stream, top_k
+from earlib.data.search import ROWS, stream, top_k
 
 TRAINED_ON = 64  # rows a list on which an index learns its lists
 RESCORED = 5  # candidates of an index that are multiplied again, for each that is wanted

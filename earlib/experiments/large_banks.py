@@ -16,7 +16,7 @@ from earlib import paths
 from earlib.core.config import VARIANTS, Config
 from earlib.core.ordering import best
 from earlib.data import candidates
-from earlib.data.candidates import ROWS, top_k
+from earlib.data.search import ROWS, top_k
 from earlib.experiments import measures, runs, settings
 from earlib.experiments.banks import Bank, build_index, index_path, overlap, write_bank
 from earlib.experiments.latency import mean_interval, spread, timed
@@ -63,9 +63,8 @@ def rerank(query, memory, weights, size):
 def folded_candidates(benchmark, found, weights, store="dialogue"):
     """Candidates of all questions from a float16 bank into which an adapter, `[2, d, d]`, is folded."""
     query, bank = adapt(found.query, weights[0]), adapt(found.bank, weights[1]).half().float()
-    stores = candidates.STORES[store]
-    index = candidates._search(benchmark, benchmark.asked, query, bank, stores, found.index.shape[1])
-    gold, _ = candidates._gold(benchmark.memories, benchmark.asked, index, stores)
+    index = candidates.nearest(benchmark, query, bank, store, found.index.shape[1])
+    gold, _ = candidates.gold_among(benchmark, index, store)
     return replace(found, query=query, bank=bank, index=index, gold=gold)
 
 

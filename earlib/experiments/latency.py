@@ -20,8 +20,9 @@ from earlib.core.config import VARIANTS, Config
 from earlib.core.critic import SimulatedCritic
 from earlib.core.learner import Learner
 from earlib.data import encoders
-from earlib.data.candidates import Candidates, top_k
+from earlib.data.candidates import Candidates
 from earlib.data.embedding import embedder
+from earlib.data.search import top_k
 from earlib.experiments import measures
 
 STORAGES = ("file", "memory")

