@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from test_encoders import child, files_of, hub  # noqa: F401 (a fixture)
+from test_encoders import child, files_of
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch.nn.functional import normalize
 

@@ -76,16 +76,6 @@ def tiny(checkpoint, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """An empty cache of the model hub and of embeddings, and no network."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path / "folder"))
-    return tmp_path / "hub"
-
-
-@pytest.fixture
 def entries(tmp_path):
     """Lists the embeddings in the cache."""
     return lambda: sorted((tmp_path / "cache" / "embeddings").glob("*"))

@@ -245,7 +245,7 @@ def _scored_by_words(benchmark, store):
 
 
 def nearest(benchmark, query, bank, store, depth):
-    """Rows of the bank closest to each question asked, in its scope and store, `[N, K]`; one product for each of both."""
+    """Rows of the bank closest to each question asked, in its scope and store, `[N, K]`; one product for each."""
     share, stores = depth // len(STORES[store]), STORES[store]
     rows, numbers = defaultdict(list), defaultdict(list)
     for row, memory in enumerate(benchmark.memories):

@@ -26,8 +26,8 @@ def content_words(texts):
 class Words:
     """An inverted index: which rows contain which word, how often; rows are only ever appended.
 
-    A reader states which of the rows that existed when it began are active. Rows appended meanwhile lie behind those, so
-    that readers beside the one writer see an index that does not change.
+    A reader states which of the rows that existed when it began are active. Rows appended meanwhile lie behind those,
+    so that readers beside the one writer see an index that does not change.
     """
 
     def __init__(self):
@@ -73,8 +73,8 @@ class Words:
     def scores(self, text, alive):
         """BM25 of every row for a question, `[M]` float32.
 
-        `alive` tells which of the first M rows count, `[M]` bool; the others enter no statistics and score 0, as do rows
-        that share no word with the question.
+        `alive` tells which of the first M rows count, `[M]` bool; the others enter no statistics and score 0, as do
+        rows that share no word with the question.
         """
         rows, found = len(alive), np.zeros(len(alive), np.float32)
         lengths, count = self._lengths[:rows], np.count_nonzero(alive)
