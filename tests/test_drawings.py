@@ -107,7 +107,7 @@ def test_what_comes_back_tells_the_paradigms_apart():
 
 
 def test_kinds_of_boxes_are_told_apart_without_colour():
-    borders = [line for _, _, line, meaning in drawings.KINDS.values() if meaning != "_"]
+    borders = [line for _, _, line, meaning in figures.DRAWN["boxes"].values() if meaning != "_"]
     assert len(set(borders)) == len(borders)
 
 

@@ -6,68 +6,19 @@ A candidate is named by its rank with the retriever, from 1 to K; a star marks g
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 
-from earlib.harness.figures import COLOURS, GREY, canvas
+from earlib.harness.figures import COLOURS, DRAWN, GREY, INK, canvas
 
 STAR = "★"
-INK = "#222222"
 CITED, REFUSED = COLOURS[0], "#f4dcae"  # dark and light, so that they differ in print too
-
-# Fill, border, line and meaning of a box; the line alone tells them apart.
-KINDS = {
-    "frozen": ("#eeeeee", GREY, "--", "frozen"),
-    "learns": (to_rgba(COLOURS[0], 0.22), COLOURS[0], "-", "learns over queries"),
-    "query-local": (to_rgba(COLOURS[2], 0.22), COLOURS[2], "-.", "learns within a query"),
-    "critic": (to_rgba(COLOURS[1], 0.22), COLOURS[1], ":", "critic"),
-    "plain": ("white", INK, "-", "_"),  # not in the legend
-}
-
-# Terms of Eq. 7: column, name, colour, hatch.
-TERMS = (
-    ("relevance", r"$\lambda_{rel}\, z$", COLOURS[0], ""),
-    ("exploration", r"$\lambda_{exp}\, U$", COLOURS[1], "///"),
-    ("redundancy", r"$-\lambda_{div}\, D$", COLOURS[2], "..."),
-)
-
-# Scores of a candidate: column, name, colour, marker, fill.
-SCORES = (
-    ("retriever", "retriever (cosine)", GREY, "x", GREY),
-    ("before", "adapter, before this query's update", COLOURS[0], "o", "white"),
-    ("after", "adapter, after it", COLOURS[0], "o", COLOURS[0]),
-)
-
-# Lanes of Figure 1: height, title, and boxes with their subtitles and kinds, one a column.
-COLUMNS = ((6, 10), (26, 17), (50, 17), (73, 17), (93, 13))  # middle and width
-QUERY, RETRIEVER = ("Query", "", "plain"), ("Retriever", "first $K$", "frozen")
-LANES = (
-    (
-        67,
-        "(a) Static: retriever, and a reranker tuned once",
-        (("Reranker", "tuned offline", "frozen"), ("Slate", "first $s$", "plain"), ("LLM", "answers", "plain")),
-    ),
-    (
-        40,
-        "(b) Reranker with RL update: one slate a query, then forgotten",
-        (("Reranker", "$z$ + noise", "learns"), ("Slate", "one a query", "plain"), ("LLM", "answers, cites", "critic")),
-    ),
-    (
-        5.5,
-        "(c) EAR: several slates a query, and each experience used again",
-        (
-            ("Adapter", "$z$", "learns"),
-            ("Explorer", "UCB, diversity", "query-local"),
-            ("LLM", "cites, answers", "critic"),
-        ),
-    ),
-)
+SCORES, TERMS = DRAWN["scores"], DRAWN["terms"]
 HALF = 5.4  # of the height of a box
 
 
 def paradigms():
-    """Draw the three paradigms of the paper's Figure 1, in a design of our own.
+    """The three paradigms of the paper's Figure 1, in a design of our own.
 
     Returns
     -------
@@ -78,32 +29,32 @@ def paradigms():
         axes = figure.subplots()
         axes.set(xlim=(0, 100), ylim=(-21, 81))
         axes.axis("off")
-        for y, title, boxes in LANES:
-            axes.text(0, y + 10, title, fontweight="bold", va="center")
-            for (x, width), box in zip(COLUMNS, (QUERY, RETRIEVER, *boxes), strict=True):
+        columns, lanes = DRAWN["columns"], DRAWN["lanes"]
+        gaps = [(x + width / 2 + 0.4, to - half / 2 - 0.4) for (x, width), (to, half) in pairwise(columns)]
+        for lane in lanes:
+            y = lane["height"]
+            axes.text(0, y + 10, lane["title"], fontweight="bold", va="center")
+            for (x, width), box in zip(columns, lane["boxes"], strict=True):
                 _box(axes, x, y, width, *box)
-            gaps = [(x + width / 2 + 0.4, to - half / 2 - 0.4) for (x, width), (to, half) in pairwise(COLUMNS)]
-            ways = [((start, y), (end, y)) for start, end in gaps]
-            if title.startswith("(c)"):  # asks and is answered in each round
-                start, end = gaps[-1]
-                ways[-1:] = [((start, y + 2.6), (end, y + 2.6)), ((end, y - 2.6), (start, y - 2.6))]
-            for way in ways:
-                _arrow(axes, *way)
-        (_, rewarded, exploring), ranker, slate, critic = (y for y, *_ in LANES), 50, 73, 93
-        bottom, low = rewarded - 11, exploring - 18
-        _arrow(axes, (critic, rewarded - HALF), (critic, bottom), (ranker, bottom), (ranker, rewarded - HALF - 0.4))
+            for start, end in gaps if lane is not lanes[-1] else gaps[:-1]:
+                _arrow(axes, (start, y), (end, y))
+        rewarded, exploring = (lane["height"] for lane in lanes[1:])
+        bottom, low, (start, end) = rewarded - 11, exploring - 18, gaps[-1]
+        _arrow(axes, (93, rewarded - HALF), (93, bottom), (50, bottom), (50, rewarded - HALF - 0.4))
         _note(axes, 71, bottom, "citations of this slate: REINFORCE")
+        _arrow(axes, (start, exploring + 2.6), (end, exploring + 2.6))
+        _arrow(axes, (end, exploring - 2.6), (start, exploring - 2.6))
         _note(axes, 88, exploring + 9.5, "$T$ rounds, then $S^{(T)}$")
         _box(axes, 62, low, 24, "Experience Buffer", "queries, mean citations", "plain")
-        _arrow(axes, (slate + 4, exploring - HALF), (slate + 4, low), (74.4, low))
+        _arrow(axes, (77, exploring - HALF), (77, low), (74.4, low))
         _note(axes, 85, low, "all $T$ rounds")
-        _arrow(axes, (49.6, low), (ranker - 3, low), (ranker - 3, exploring - HALF - 0.4))
+        _arrow(axes, (49.6, low), (47, low), (47, exploring - HALF - 0.4))
         _note(axes, 32, low, "update: this query and\nsimilar past ones, replayed")
     return figure
 
 
 def _box(axes, x, y, width, title, subtitle, kind):
-    fill, edge, line, meaning = KINDS[kind]
+    fill, edge, line, meaning = DRAWN["boxes"][kind]
     look = {"facecolor": fill, "edgecolor": edge, "linestyle": line, "linewidth": 1.3, "label": meaning}
     shape = "round,pad=0,rounding_size=1.2"
     axes.add_patch(FancyBboxPatch((x - width / 2, y - HALF), width, 2 * HALF, boxstyle=shape, **look))

@@ -7,12 +7,14 @@ import io
 import math
 import textwrap
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import PIL.Image
 import seaborn
+import yaml
 from IPython.display import Image
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
@@ -21,31 +23,20 @@ from matplotlib.ticker import MaxNLocator
 from earlib import paper, paths
 
 COLOURS = seaborn.color_palette("colorblind").as_hex()
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (6, 3)), (0, (1, 3)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-HATCHES = ("", "///", "...", "xxx", "\\\\\\")
-GREY = "#555555"
+GREY, INK = "#555555", "#222222"
 HOLLOW = {"marker": "o", "linestyle": "", "markersize": 7, "markerfacecolor": "none", "markeredgecolor": GREY}
 NOT_RUN = {"s": "not run", "color": GREY, "fontsize": 7.5, "fontstyle": "italic"}
 WIDTH = 6.3  # inches: the text width of a page
+DRAWN = yaml.safe_load(files("earlib.harness").joinpath("look.yaml").read_text("utf-8"))
+VERDICT_STYLES = DRAWN["verdicts"]
 
-# Colour, line style and marker of the paper's systems; other names take the next free ones in order.
-STYLES = {
-    "ear": (COLOURS[4], (0, (8, 1.5)), "P"),
-    "ear_adapter": (COLOURS[0], "-", "o"),
-    "rmm": (COLOURS[3], "--", "s"),
-    "explorer_training": (COLOURS[2], "-.", "^"),
-    "buffer_training": (COLOURS[1], (0, (5, 1, 1, 1)), "D"),
-    "explorer_test": (COLOURS[5], (0, (3, 1.5, 1, 1.5)), "v"),
-    "retriever": (GREY, (0, (1, 1.5)), "x"),
-}
 
-# Colour and hatch of the verdicts on claims.
-VERDICT_STYLES = {
-    "supported": (COLOURS[0], ""),
-    "not supported": (COLOURS[3], "///"),
-    "not decidable": ("#cccccc", "..."),
-}
+def _dashes(line):
+    return (0, tuple(line)) if isinstance(line, list) else line
+
+
+LINES = tuple(map(_dashes, DRAWN["lines"]))
+STYLES = {name: (colour, _dashes(line), marker) for name, (colour, line, marker) in DRAWN["systems"].items()}
 
 # All settings, so that a reader's own never change a committed figure.
 LOOK = matplotlib.rc_params_from_file(Path(__file__).with_name("earlib.mplstyle"), use_default_template=True)
@@ -63,7 +54,7 @@ def styles(names):
     found = {name: STYLES[name] for name in names if name in STYLES}
     free = [
         [one for one in every if one not in {style[part] for style in found.values()}]
-        for part, every in enumerate((COLOURS, LINES, MARKERS))
+        for part, every in enumerate((COLOURS, LINES, DRAWN["markers"]))
     ]
     for count, name in enumerate(name for name in names if name not in STYLES):
         found[name] = tuple(every[count % len(every)] for every in free)
@@ -97,17 +88,7 @@ def canvas(height, title="", last=None):
 
 
 def curves(
-    frame,
-    x,
-    metric="recall@5",
-    y="measured",
-    band="std",
-    by="variant",
-    panel=None,
-    static=None,
-    labels=None,
-    title="",
-    log=False,
+    frame, x, metric="recall@5", y="measured", band="std", by="variant", panel=None, static=None, labels=None, title=""
 ):
     """Curves of a measure, one a system: the mean as a line, mean ± band as an area.
 
@@ -127,8 +108,6 @@ def curves(
     labels : dict, optional
         Names where they differ from `paper.label`.
     title : str, optional
-    log : bool
-        Draw a logarithmic horizontal axis.
 
     Returns
     -------
@@ -148,11 +127,8 @@ def curves(
                 if where in (None, key):
                     axes.axhline(level, color=style[name][0], linestyle=style[name][1], label=_label(name, labels))
             axes.set_xlabel(axis(x))
-            if log:
-                axes.set_xscale("log")
-            else:
-                whole = bool((frame[x] % 1 == 0).all())
-                axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4, integer=whole))
+            whole = bool((frame[x] % 1 == 0).all())
+            axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4, integer=whole))
             axes.margins(x=0.02)
         figure.axes[0].set_ylabel(axis(metric))
     return figure
@@ -236,18 +212,8 @@ def _interval(axes, row, place, style, label, paper_label):
 def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, labels=None, title=""):
     """Grouped bars with their intervals, distinguished by hatching too; stars as in `intervals`.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row a bar: x, y, by and, if it has them, low and high. What was not run has no bar.
-    x, metric, y, by, panel, labels, title
-        As in `curves`; `x` holds names.
-    static : dict, optional
-        Levels to compare the bars with, drawn as lines: {"chance": 2.5}.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
+    Parameters and result as in `curves`, with one row a bar: names in `x`, values in `y`, groups in `by`, and, if the
+    frame has them, intervals in `low` and `high`. `static` is a dict of levels drawn as lines: {"chance": 2.5}.
     """
     names, groups, static = list(dict.fromkeys(frame[x])), list(dict.fromkeys(frame[by])), static or {}
     style, width, star = styles(groups), 0.8 / len(groups), _stars(frame, by)
@@ -259,8 +225,8 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
                 sides = None
                 if {"low", "high"} <= set(rows) and rows["low"].notna().any():
                     sides = np.array([rows[y] - rows["low"], rows["high"] - rows[y]], float).clip(min=0)
-                look = {"color": style[group][0], "edgecolor": "white", "hatch": HATCHES[count % len(HATCHES)]}
-                look |= {"ecolor": "#222222", "capsize": 2, "error_kw": {"elinewidth": 1}}
+                look = {"color": style[group][0], "edgecolor": "white", "hatch": DRAWN["hatches"][count % 5]}
+                look |= {"ecolor": INK, "capsize": 2, "error_kw": {"elinewidth": 1}}
                 label = _label(group, labels) + star.get(group, "")
                 axes.bar(places, rows[y].astype(float), width * 0.92, yerr=sides, label=label, **look)
             for count, (name, level) in enumerate(static.items(), 1):
@@ -278,20 +244,8 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
 def moves(frame, y, by, panel, metric, labels=None, title=""):
     """Changes of values: a hollow mark before, a filled one after with its deviation, and a pale bar between.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row a change: y, by, panel, `before`, `after` and `std`, the deviation of `after`, which may be missing.
-    y, by, panel : str
-        Columns of the lines from top to bottom, of the groups and of the panels, which share one scale.
-    metric : str
-        Names the horizontal axes.
-    labels, title
-        As in `curves`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
+    Parameters and result as in `curves`, with one row a change: its line in `y`, its group in `by`, the values in
+    `before` and `after`, and in `std` the deviation of `after`, which may be missing.
     """
     names, style = list(dict.fromkeys(frame[y])), styles(frame[by])
     with canvas(1.3 + 0.22 * len(names), title, last="before") as figure:
@@ -317,20 +271,8 @@ def moves(frame, y, by, panel, metric, labels=None, title=""):
 def strips(frame, y, x, by="verdict", panel=None, title=""):
     """Counts laid end to end, a strip a line, with the number in each piece; distinguished by hatching too.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row a piece: the columns y, x, by and panel.
-    y, x : str
-        Columns that name the strips, from top to bottom, and hold the counts.
-    by : str
-        Column of the pieces, names in `VERDICT_STYLES`, laid in its order.
-    panel, title
-        As in `curves`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
+    Parameters and result as in `curves`, with one row a piece: its strip in `y`, its count in `x`, and in `by` its
+    name, one of `VERDICT_STYLES`, in whose order the pieces are laid.
     """
     names = list(dict.fromkeys(frame[y]))
     with canvas(0.9 + 0.3 * len(names), title) as figure:
