@@ -9,8 +9,15 @@ EXTRAS_STAMP := .venv-extras/installed
 NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/*.ipynb))))
 # `make -j2 reproduce` runs two notebooks at a time.
 JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
+# Two tests at a time with one thread each, the long ones spread over both.
+TEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist worksteal
+CHECKED := $(addprefix tests/test_,$(addsuffix .py,core critic draws width datasets longmemeval toy download paths))
+define STYLE
+$(PYTHON) -m ruff check .
+$(PYTHON) -m ruff format --check .
+endef
 
-.PHONY: help reproduce extensions estimate test llm test-llm test-integrations data report lab bench lock clean $(NOTEBOOKS)
+.PHONY: help reproduce extensions estimate test check test-processors llm test-llm test-integrations data report lab bench lock clean $(NOTEBOOKS)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
@@ -40,8 +47,17 @@ test-integrations: $(STAMP) $(EXTRAS_STAMP) ## the tests against LangChain and L
 	EARLIB_TEST_INTEGRATIONS=1 PYTHONPATH=.venv-extras $(PYTHON) -m pytest tests/test_integrations.py $(ARGS)
 
 test: $(STAMP) ## check style, run the tests, and run the committed notebooks again
-	$(PYTHON) -m ruff check .
-	$(PYTHON) -m pytest $(ARGS)
+	$(STYLE)
+	$(TEST) $(ARGS)
+
+check: $(STAMP) ## in a minute: style, contracts, types, the tests of the core and of the loaders
+	$(STYLE)
+	.venv/bin/lint-imports --no-cache
+	$(PYTHON) -m mypy
+	$(TEST) $(CHECKED) $(ARGS)
+
+test-processors: $(STAMP) ## the committed notebooks once more under every setting of processor and matrix library
+	EARLIB_TEST_PROCESSORS=1 $(TEST) tests/test_notebooks.py -k processor $(ARGS)
 
 data: $(STAMP) ## fetch the publishers' data and check it
 	$(PYTHON) -m earlib.data.download
@@ -61,7 +77,7 @@ lock: $(STAMP) ## write the versions in .venv to requirements.lock
 	(sed -n '/^#/p' requirements.lock; sed 's/+.*//' .venv/frozen) > .venv/lock && mv .venv/lock requirements.lock
 
 clean: ## remove what can be made again, except environments and results
-	rm -rf build cache earlib.egg-info .pytest_cache .ruff_cache
+	rm -rf build cache earlib.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find earlib tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp goes first and comes back last, so that an install that failed is never taken for a whole one.

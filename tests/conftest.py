@@ -1,16 +1,30 @@
-"""Settings of all tests: caches, results and unfinished work lie in a folder of the session, never in the tree."""
+"""Settings of all tests: own folders, fewer examples unless `HYPOTHESIS_PROFILE=full`, and interrupts that work."""
 
 import os
-import sqlite3
-from contextlib import closing
+import signal
 
 import pytest
 from hypothesis import settings
 
-from earlib import paths
+SHORT = 4  # by which the number of generated examples is divided
+settings.register_profile("full", deadline=None, derandomize=True, database=None)
+settings.register_profile("short", settings.get_profile("full"), max_examples=100 // SHORT)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "short")
+settings.load_profile(PROFILE)
 
-settings.register_profile("earlib", deadline=None, derandomize=True, database=None)
-settings.load_profile("earlib")
+# A shell that starts the tests in the background ignores Ctrl-C, and all that they start would do so too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    """Shorten the tests that state a number of examples of their own, each once however often it is parametrised."""
+    tests = {getattr(item, "obj", None) for item in items} if PROFILE == "short" else ()
+    for test in {getattr(test, "__func__", test) for test in tests}:
+        stated = getattr(test, "_hypothesis_internal_use_settings", None)
+        if stated is not None and hasattr(test, "_hypothesis_internal_settings_applied"):
+            fewer = settings(stated, max_examples=max(5, stated.max_examples // SHORT))
+            test._hypothesis_internal_use_settings = fewer
 
 
 @pytest.fixture(scope="session", autouse=True)
