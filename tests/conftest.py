@@ -2,9 +2,13 @@
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 
 import pytest
 from hypothesis import settings
+
+from earlib import paths
 
 SHORT = 4  # by which the number of generated examples is divided
 settings.register_profile("full", deadline=None, derandomize=True, database=None)

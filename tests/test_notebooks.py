@@ -44,8 +44,8 @@ def planned(name, profile="smoke"):
 
 
 def tolerance(name):
-    default = notebooks.parameters(SOURCES[name]).model_fields["tolerance"].default
-    return planned(name).parameters.get("tolerance", default)
+    fields = notebooks.parameters(SOURCES[name]).model_fields
+    return planned(name).parameters.get("tolerance", fields["tolerance"].default if "tolerance" in fields else 0.1)
 
 
 @each
