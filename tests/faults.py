@@ -1,6 +1,10 @@
-"""Faults in a JSON document, for the tests of the loaders: a value changed or removed, or of a wrong type anywhere."""
+"""For the tests of the loaders: JSON documents with a value changed, missing or of a wrong type, and the real files."""
 
 import copy
+
+import pytest
+
+from earlib import paths
 
 KINDS = {dict: "an object", list: "a list", str: "a text", int: "a number", bool: "true or false"}
 
@@ -19,20 +23,26 @@ def changed(document, place, value=None):
 
 def places(value, skipped, way=(), written=""):
     """Places of all values in the document but the skipped ones, as a path and as an error writes it."""
-    if way:
-        yield way, written
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        at = f"{written}[{key}]" if isinstance(key, int) else f"{written}.{key}"
-        if at.lstrip(".") not in skipped:
-            yield from places(inner, skipped, (*way, key), at.lstrip("."))
+        at = f"{written}[{key}]" if isinstance(key, int) else f"{written}.{key}".lstrip(".")
+        if at not in skipped:
+            yield (*way, key), at, type(inner)
+            yield from places(inner, skipped, (*way, key), at)
 
 
-def of_wrong_type(document, skipped):
-    """Documents with a value of a wrong type, for all places and types, and the error's words for it."""
-    for place, written in places(document, skipped):
-        kind = document
-        for key in place:
-            kind = kind[key]
+def faults(document, skipped, optional):
+    """Documents with one value missing or of a wrong type, for all places and types, and the error's words for it."""
+    for place, at, kind in places(document, skipped):
+        if isinstance(place[-1], str) and at not in optional:
+            yield changed(document, place), f"{at}: expected {KINDS[kind]}, found no such key"
         for value in 3, 2.5, True, "x y", [7], {"a": 1}:
-            if type(value) is not type(kind):
-                yield changed(document, place, value), f"{written}: expected {KINDS[type(kind)]}, found"
+            if type(value) is not kind:
+                yield changed(document, place, value), f"{at}: expected {KINDS[kind]}, found {type(value).__name__}"
+
+
+def real_file(name):
+    """Path of a publisher's file where there is one; the test is skipped elsewhere."""
+    for folder in paths.data_folders():
+        if (folder / name).exists():
+            return folder / name
+    pytest.skip(f"{name} is in none of {[str(folder) for folder in paths.data_folders()]}")

@@ -31,6 +31,27 @@ TEXT = 4_000_000  # characters from which every turn is cut
 EVIDENCE = 2  # sessions of a haystack that stand in no other
 
 
+# One question in LongMemEval's form; each error case of the tests spoils one thing in it.
+QUESTION = {
+    "question_id": "q1",
+    "question_type": "multi-session",
+    "question": "What did I buy?",
+    "answer": "a boat",
+    "question_date": "2023/05/30 (Tue) 23:40",
+    "haystack_dates": ["2023/05/20 (Sat) 02:21", "2023/05/21 (Sun) 03:24"],
+    "haystack_session_ids": ["s1", "answer_1"],
+    "haystack_sessions": [
+        [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}],
+        [
+            {"role": "user", "content": " I bought a boat. ", "has_answer": True},
+            {"role": "assistant", "content": "Nice!", "has_answer": False},
+            {"role": "user", "content": "Hello."},
+        ],
+    ],
+    "answer_session_ids": ["answer_1"],
+}
+
+
 class Size(NamedTuple):
     """How much there is of everything; the defaults are the publisher's cleaned file."""
 

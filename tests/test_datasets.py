@@ -4,11 +4,10 @@ import json
 from collections import Counter
 
 import pytest
-from faults import changed, of_wrong_type
+from faults import changed, faults, real_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earlib import paths
 from earlib.data import locomo
 from earlib.data.benchmarks import Benchmark, Memory, Query, load, statistics
 
@@ -34,10 +33,7 @@ SOURCES |= {"James is learning to play": ("conv-47/D3:2", "conv-47/D3:6")}
 
 @pytest.fixture(scope="module")
 def file():
-    for folder in paths.data_folders():
-        if (folder / locomo.FILE).exists():
-            return folder / locomo.FILE
-    pytest.skip(f"{locomo.FILE} is in none of {[str(folder) for folder in paths.data_folders()]}")
+    return real_file(locomo.FILE)
 
 
 @pytest.fixture(scope="module")
@@ -174,17 +170,13 @@ def test_small_file_is_read_whole(tmp_path):
 @pytest.mark.parametrize(
     "place, value, words",
     [
-        (["sample_id"], None, ["[0].sample_id", "no such key"]),
-        (["conversation"], None, ["conv-1.conversation", "an object", "no such key"]),
-        (["observation"], None, ["conv-1.observation", "no such key"]),
-        ((*TURN, "text"), None, ["session_1[0].text", "no such key"]),
         ((*TURN, "dia_id"), "D2:1", ["session_1[0].dia_id", "D1:", "'D2:1'"]),
         ((*TURN, "dia_id"), "D1:2", ["session_1[1]", "occurs once", "conv-1/D1:2"]),
-        ((*QUESTION, "question"), None, ["qa[0].question", "no such key"]),
         ((*QUESTION, "answer"), None, ["qa[0].answer", "a text or a number"]),
         ((*QUESTION, "answer"), True, ["qa[0].answer", "a text or a number", "bool"]),
         ((*QUESTION, "category"), 6, ["qa[0].category", "1 to 5", "6"]),
         ((*QUESTION, "evidence"), [7], ["qa[0].evidence", "a text", "int"]),
+        ((*OBSERVED, "Ann", 0, 1), 7, ["Ann[0][1]", "a text", "int"]),
         ((*OBSERVED, "Ann"), [["Ann bought a boat."]], ["Ann[0]", "a pair", "1"]),
     ],
 )
@@ -192,9 +184,12 @@ def test_bad_field_is_named_with_the_file_and_what_was_expected(tmp_path, place,
     refused(written(tmp_path, changed(SAMPLE, place, value)), *words)
 
 
-def test_mistyped_values_are_named(tmp_path):
+def test_missing_and_mistyped_values_are_named(tmp_path):
     unread = ["conversation.speaker_a", "conversation.speaker_b", "conversation.session_1[1].query"]
-    for sample, words in of_wrong_type(SAMPLE, [*unread, "qa[0].answer", "qa[0].evidence[0]"]):
+    elsewhere = ["qa[0].answer", "qa[0].evidence[0]", "observation.session_1_observation.Ann[0][1]"]
+    optional = ["conversation.session_1", "conversation.session_1_date_time", "conversation.session_1[1].blip_caption"]
+    observed = [f"observation.session_1_observation{speaker}" for speaker in ("", ".Ann", ".Bob")]
+    for sample, words in faults(SAMPLE, [*unread, *elsewhere], [*optional, *observed]):
         refused(written(tmp_path, sample), words)
 
 

@@ -11,7 +11,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from test_longmemeval import QUESTION
+from made_longmemeval import QUESTION
 
 from earlib import paths
 from earlib.data import download, longmemeval
