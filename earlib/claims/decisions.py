@@ -25,20 +25,9 @@ def _ask(rules, question, *given):
 
 
 def decide(id, runs):
-    """Both verdicts on a claim.
+    """Findings on a claim: on the printed numbers, and on the runs (on toy dialogues values without a verdict).
 
-    Parameters
-    ----------
-    id : str
-        A key of `claim_texts`.
-    runs : Runs
-        See `read_runs`.
-
-    Returns
-    -------
-    printed, here : Finding
-        On toy dialogues nothing is decided; the values are those that would be. Where the deciding part sees gold, its
-        reason gives the difference to a control that asks the same critic as often, without learning or bandit.
+    Where the deciding part sees gold, the reason gives the difference to the equal-call control.
     """
     claim = claim_texts()[id]
     try:
@@ -63,18 +52,7 @@ def _control(runs, part):
 
 
 def claim_rows(runs):
-    """A row of a record for each claim, with its verdicts.
-
-    Parameters
-    ----------
-    runs : Runs
-        See `read_runs`.
-
-    Returns
-    -------
-    list of dict
-        Rows as `earlib.records.row` returns them, with the key `claim`.
-    """
+    """Rows of a record, one for each claim (key `claim`) with both verdicts, from what `read_runs` returned."""
     made = []
     for id, text in claim_texts().items():
         printed, here = decide(id, runs)

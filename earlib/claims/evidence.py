@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import ttest_1samp
 
 from earlib import __version__, paper, paths, records
-from earlib.claims.rule import Part, Undecidable, exact, less, turned
+from earlib.claims.rule import Part, Undecidable, less, turned
 from earlib.experiments.measures import first_above
 
 RECORDS = {id.partition("_")[0]: id for id in paper.claims_source()["records"]}
@@ -23,17 +23,12 @@ class Runs(NamedTuple):
     absent: dict
 
 
-# -- recorded runs -----------------------------------------------------------------------------------------------------
-
-
 def read_runs(profile, dataset, encoder, present, folder=None):
-    """Read the records of a profile.
+    """Read the records of a profile in one setting.
 
     Parameters
     ----------
-    profile : str
-    dataset, encoder : str
-        The setting whose rows are used.
+    profile, dataset, encoder : str
     present : dict of str to str
         Current fingerprints of this dataset and this encoder: `dataset` and `encoder`.
     folder : Path, optional
@@ -42,8 +37,7 @@ def read_runs(profile, dataset, encoder, present, folder=None):
     Returns
     -------
     Runs
-        In a profile with a grid, the records of the combination with this dataset and encoder. A record of another
-        version or profile, or made with another dataset or encoder of the same name, is not used.
+        Records of another version or profile, or made with other data or another encoder of the same name, are absent.
     """
     runs = Runs(profile, dataset, encoder, {}, {})
     for short, notebook in RECORDS.items():
@@ -93,11 +87,10 @@ def same_source(runs):
 
 
 def measured_rows(runs, id, **where):
-    """Measured rows of a record in the setting of the runs; raises Undecidable if there are none.
+    """Measured rows of a record in the setting of the runs, with one of the given values (or None: absent) of each key.
 
-    `where` gives the value of each key, or several in a tuple; None where it must be absent. Rows of pairs beside a
-    table (`over`) and of other splits than the paper's are left out unless asked for, answers of another language
-    model than the paper's always.
+    Rows of further pairs (`over`) and of other splits than the paper's are left out unless asked for, answers of
+    another language model than the paper's always.
     """
     if id not in runs.records:
         raise Undecidable(runs.absent[id])
@@ -124,7 +117,7 @@ def _matching(runs, id, where):
 
 
 def level(runs, id, **where):
-    """The one value of a record that fits."""
+    """The value of the one row of a record that fits."""
     found = measured_rows(runs, id, **where)
     if len(found) > 1:
         raise Undecidable(f"{len(found)} rows of {RECORDS[id]} fit {where}")
@@ -174,17 +167,8 @@ def trajectory(runs, id, variant, x="training_queries", **where):
     return [(row[x], part_of(row, "difference")._replace(name=name.format(row[x]))) for row in points]
 
 
-def lowest(points):
-    """The lowest point of a curve, (x, difference)."""
-    return min(points, key=lambda point: point[1].value)
-
-
 def passage(points, name):
-    """Where the mean curve passes its start for good, with an interval; infinite if never.
-
-    It cannot have passed before the upper ends of the points' intervals stay above 0, and has passed when the lower
-    ends do.
-    """
+    """Where the curves of the means, the upper and the lower ends pass their start for good; infinite if never."""
     at = [x for x, _ in points]
     ends = [[getattr(part, end) for _, part in points] for end in ("value", "high", "low")]
     found = [first_above(at, values, 0.0) for values in ends]
@@ -203,20 +187,3 @@ def over_queries(values, name):
     """The mean over a few queries, with Student's interval."""
     ends = ttest_1samp(values, 0).confidence_interval(0.95)
     return Part(name, float(np.mean(values)), float(ends.low), float(ends.high))
-
-
-# -- the paper's own numbers -------------------------------------------------------------------------------------------
-
-
-def printed_gaps(id, variant, other, metrics=("recall@5",), other_id=None, sign=1, **keys):
-    """A variant minus another in the paper's own numbers, a part for each setting in which it prints both."""
-    found = []
-    for metric in metrics:
-        for row in paper.reported(id, variant=variant, metric=metric, **keys):
-            same = {key: row[key] for key in ("dataset", "encoder", "store", "category") if key in row}
-            against = paper.printed(other_id or id, variant=other, metric=metric, **same)
-            if against is not None:
-                names = ", ".join(paper.label(name) for name in (*same.values(), metric))
-                part = exact(f"{names}: {row['printed']} - {against}", row["value"] - paper.number(against))
-                found.append(turned(part, sign))
-    return found

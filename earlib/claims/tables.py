@@ -11,18 +11,6 @@ from earlib import paper, records
 from earlib.claims.decisions import claim_texts
 from earlib.claims.rule import CLAIM_VERDICTS, Part, shown
 
-FIGURES = {"fig:comparison": 1, "fig:pipeline": 2, "fig:num_observations": 6, "fig:retriever-comparison": 7}
-SIGNS = {
-    "leq": "≤",
-    "sum": "Σ",
-    "sim": "∼",
-    "cdot": "·",
-    "in": "∈",
-    "gets": "←",
-    "Delta": "Δ",
-    "eta": "η",
-    "times": "×",
-}
 WORDS = """<style>
 .dataframe.earlib.words th, .dataframe.earlib.words td { text-align: left; vertical-align: top; }
 .dataframe.earlib.words tbody th { font-weight: normal; }
@@ -106,17 +94,17 @@ def open_questions():
 def place_name(place):
     """A place as readers know it: the number of a table or figure, or the title of a subsection."""
     tables = {row["place"]: f"Table {int(row['id'][3:])}" for row in paper.reported() if row["id"].startswith("tab")}
-    figures = {row["place"]: int(row["figure"][3:]) for row in paper.reported("runs") if "figure" in row} | FIGURES
-    if place in figures:
-        return f"Figure {figures[place]}"
-    return tables.get(place) or place.rpartition(" / ")[2].rstrip(".").replace("--", "–")
+    figures = {row["place"]: f"Figure {int(row['figure'][3:])}" for row in paper.reported("runs") if "figure" in row}
+    titles = tables | figures | paper.claims_source()["figures"]
+    return titles.get(place) or place.rpartition(" / ")[2].rstrip(".").replace("--", "–")
 
 
 def plain(latex):
     """LaTeX as plain words, as far as the quotes need it."""
+    signs = paper.claims_source()["signs"]
     text = re.sub(r"~?\\(citep?|label|ref)\{[^}]*\}", "", latex).replace("\\\\", " ")
     for _ in range(3):  # commands within commands
         text = re.sub(r"\\(textbf|textit|emph|textsc|makecell|operatorname\*?)\{([^{}]*)\}", r"\2", text)
     text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2", text)
-    text = re.sub(r"\\([A-Za-z]+)", lambda word: SIGNS.get(word[1], ""), text)
+    text = re.sub(r"\\([A-Za-z]+)", lambda word: signs.get(word[1], ""), text)
     return " ".join(re.sub(r"[\\{}$]|(?<=\\)[()]", "", text.replace("\\(", "").replace("\\)", "")).split())

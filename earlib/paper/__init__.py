@@ -42,7 +42,7 @@ def open_choices():
 
 
 def claims_source():
-    """Content of `claims.yaml`: the records that claims are decided on, and the claims by section and id."""
+    """Content of `claims.yaml`: claims by section and id, the records that decide them, and how quotes are shown."""
     return _yaml("claims")
 
 

@@ -10,17 +10,5 @@ from earlib.records.origin import provenance
 from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, key_of, named, not_run, row
 from earlib.records.verdicts import family, own_setting
 
-__all__ = [
-    "KEYS",
-    "SEES_GOLD",
-    "SETTING",
-    "VALUES",
-    "Row",
-    "compare_with_reference",
-    "family",
-    "further",
-    "key_of",
-    "load",
-    "named",
-]
-__all__ += ["not_run", "own_setting", "provenance", "record", "row", "save"]
+__all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "compare_with_reference", "family", "further", "key_of"]
+__all__ += ["load", "named", "not_run", "own_setting", "provenance", "record", "row", "save"]

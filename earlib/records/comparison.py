@@ -11,8 +11,8 @@ from earlib.records.verdicts import judge
 def compare_with_reference(record, tolerance):
     """Print how the measured values compare with those of the committed record of the same name and parameters.
 
-    The text depends on neither machine nor time, so that nbval can compare it. Call it before `save`, which may
-    overwrite the reference. Rows marked `varies` are left out.
+    The text depends on neither machine nor time, so that nbval can compare it; rows marked `varies` are left out. Call
+    it before `save`, which may overwrite the reference.
 
     Parameters
     ----------
@@ -62,10 +62,7 @@ def _not_following(reference):
 
 
 def _off(now, then, tolerance):
-    """How a row departs from the reference, None if it is within the tolerance.
-
-    A difference moves when either of its two sides does, so its tolerance is twice as large.
-    """
+    """How a row departs from the reference, None if within the tolerance (twice as large for a difference)."""
     name = f"  {named(now or then)}: "
     if now is None or then is None:
         return name + ("in the reference only" if now is None else "not in the reference")

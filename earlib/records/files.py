@@ -20,10 +20,7 @@ def record(id, title, profile, parameters, provenance, rows):
     id : str
         The notebook's name; "--" and a suffix for a run with other parameters than the profile's.
     title, profile : str
-    parameters : dict
-        Those of the notebook.
-    provenance : dict
-        See `provenance`.
+    parameters, provenance : dict
     rows : list of dict
         See `row`.
 
@@ -35,8 +32,7 @@ def record(id, title, profile, parameters, provenance, rows):
     Raises
     ------
     ValueError
-        Names the row and the field: a missing value without a reason, not a number, an interval with one end, two rows
-        with the same keys, a comparison whose row or interval is missing.
+        For rows that are incomplete, inconsistent or not distinct; names the row and the field.
     """
     head = {"id": id, "title": title, "profile": profile, "parameters": parameters, "provenance": provenance}
     raw = _plain({**head, "rows": rows})
@@ -87,25 +83,7 @@ def save(record):
 
 
 def load(id, profile, folder=None):
-    """Read a record.
-
-    Parameters
-    ----------
-    id, profile : str
-    folder : Path, optional
-        Folder of the profiles' results; default `paths.results()`.
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    ValueError
-        If it is not the record that its name says; the message names file and field.
-    """
+    """Read a record from `folder`, default `paths.results()`; ValueError if it is not the record that its name says."""
     path = (folder or paths.results()) / profile / f"{id}.json"
     again = f"make it with `python -m earlib.run {id.partition('--')[0]} --profile {profile}`"
     try:

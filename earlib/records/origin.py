@@ -11,16 +11,15 @@ PACKAGES = ("torch", "numpy", "scipy", "pandas", "sentence-transformers", "trans
 def provenance(dataset, encoder, **more):
     """Fingerprints of the data and the encoder, package versions, and the commit of the source.
 
-    `commit` is the last commit that touched `earlib/` or `notebooks/`: a record can never name the commit that
-    contains it, and the newest commit would change with every commit of results. It reads "<hash> and local changes"
-    if the two folders were changed since, and is None without git. Nothing else of the machine or the time is kept.
+    `commit` is the last one that touched `earlib/` or `notebooks/` (a record cannot name the commit that contains it),
+    "<hash> and local changes" if they were changed since, None without git. Nothing else of machine or time is kept.
 
     Parameters
     ----------
     dataset, encoder : str or dict
         Fingerprint, or fingerprints by name.
     **more
-        Anything else that identifies the result, such as the hash of the core's source.
+        Anything else that identifies the result.
 
     Returns
     -------

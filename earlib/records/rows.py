@@ -84,15 +84,14 @@ def row(dataset, encoder, variant, metric, *, against=None, compared_with=None, 
     Parameters
     ----------
     dataset, encoder, variant, metric : str
-        What was measured; encoder and variant may be None where they do not apply.
+        Encoder and variant may be None.
     against : dict, optional
-        The paper's row: the `id` of `earlib.paper.reported`, every key whose value differs there, and further keys
-        ({"id": "tab03", "dataset": "longmemeval", "encoder": "contriever"}). A number that the paper does not print
-        stays empty.
+        The paper's row: the `id` of `earlib.paper.reported`, and keys whose values differ there or are further ones
+        ({"id": "tab03", "dataset": "longmemeval"}). A number that the paper does not print stays empty.
     compared_with : str or dict, optional
         The row that this one is compared with: its variant, or the keys in which it differs ({"rounds": 4}).
     **values
-        Fields of `Row`, and further keys that distinguish rows (rounds=2, category="temporal", queries=40).
+        Fields of `Row`, and further keys that distinguish rows (rounds=2, category="temporal").
 
     Returns
     -------
@@ -105,14 +104,12 @@ def row(dataset, encoder, variant, metric, *, against=None, compared_with=None, 
 
 
 def not_run(id, rows, dataset, encoder):
-    """Rows for the numbers of a paper's table that were not measured, each with the reason.
+    """Rows for the numbers of the paper's table `id` that are not among the measured `rows`, each with the reason.
 
     Parameters
     ----------
     id : str
-        As in `earlib.paper.reported`.
     rows : list of dict
-        The measured rows, as `row` returns them.
     dataset, encoder : str
         The setting that was run.
 

@@ -8,25 +8,11 @@ from earlib.records.rows import SETTING, key_of, named
 
 
 def closeness(measured, low, high, reported, printed):
-    """Verdict on a value measured in the paper's own setting.
+    """Verdict on a value (and its interval, if it has one) measured in the paper's own setting.
 
-    The paper prints no intervals. If its own were as wide as ours, the interval of the difference would be sqrt(2)
-    times as wide, and would contain 0 just when the verdict is not "differs".
-
-    Parameters
-    ----------
-    measured, low, high : float
-        The mean and its 95 % interval; low and high are None for a count.
-    reported : float
-    printed : str
-        The paper's number as printed, whose digits tell how far it was rounded.
-
-    Returns
-    -------
-    str
-        "agrees" if the interval contains the reported number, give or take half a unit of its last printed digit;
-        "nearly" if the number is at most sqrt(2) times the half-interval on its side away; else "differs". Without an
-        interval only the printed digits count.
+    "agrees" if the interval contains the reported number, give or take half a unit of its last printed digit. The
+    paper prints no intervals; if its own were as wide, that of the difference would be sqrt(2) times as wide: "nearly"
+    if it would contain 0, else "differs". Without an interval only the printed digits count.
     """
     half_digit = 0.5 * 10.0 ** -len(printed.partition(".")[2]) * (1 + 1e-9)
     away = abs(reported - measured)
