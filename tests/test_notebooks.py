@@ -144,7 +144,7 @@ def test_a_value_off_by_more_than_the_tolerance_is_found_out(name, capsys):
     within, beyond, *_ = (row for row in record["rows"] if row["measured"] is not None and not row.get("varies"))
     within["measured"] += 0.9 * allowed
     beyond["measured"] += 1.1 * allowed
-    records.check(record, allowed)
+    records.compare_with_reference(record, allowed)
     summary, *off = capsys.readouterr().out.splitlines()
     assert "values within" in summary and len(off) == 1, (summary, off)
 
@@ -245,6 +245,6 @@ def test_smoke_is_the_same_under_every_setting_of_the_processor(capability, thre
     done = subprocess.run(command, env=os.environ | setting | places, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in SOURCES:
-        records.check(records.load(name, "smoke", tmp_path / "results"), tolerance(name))
+        records.compare_with_reference(records.load(name, "smoke", tmp_path / "results"), tolerance(name))
         summary, *off = capsys.readouterr().out.splitlines()
         assert "values within" in summary and off == [], (name, summary, off)
