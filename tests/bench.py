@@ -356,8 +356,8 @@ def live_memory(experiences=1000):
             print(f"  feedback, kept on the disk     {milliseconds(feedback)} (under 20 ms)")
             memory.close()
             print(f"  load, with {ASKED} changes         {timed(lambda: EARMemory.load(folder, looked_up)):8.2f} s")  # noqa: B023
-        while memory._learner.known < experiences:
-            feedback(questions[memory._learner.known % ASKED])
+        while memory._state.learner.known < experiences:
+            feedback(questions[memory._state.learner.known % ASKED])
         print(f"  feedback, {experiences:,} experiences    {milliseconds(feedback)}")
     encoded = milliseconds(lambda text: list(embed([[text]], "")))
     print(f"  encoding a question            {encoded} (once, on top of all above)")

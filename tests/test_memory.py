@@ -1,10 +1,17 @@
 """The live memory: the same algorithm as the batched learner, memories that come and go, threads, kills, the disk."""
 
+import atexit
+import contextlib
 import copy
+import errno
+import hashlib
 import json
+import os
 import pickle
 import re
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -20,17 +27,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import ScriptedServer, says
 
-from earlib import memory
 from earlib.core import randomness
 from earlib.core.config import Config
 from earlib.core.critic import SimulatedCritic
-from earlib.core.learner import ABSENT, Learner
+from earlib.core.learner import Learner
 from earlib.data.candidates import Candidates
 from earlib.data.words import Words, content_words
 from earlib.llm.client import Client
-from earlib.memory import PRESETS, EARMemory, Preset, alone, checks, journal
+from earlib.memory import PRESETS, EARMemory, Preset, by_model, ear_memory, encoding, folder, state, validation, writer
+from earlib.memory.online import ABSENT
 
 WIDTH = 24
+KILLS = int(os.environ.get("EARLIB_TEST_KILLS", 8))
 ADJECTIVES = ["red", "green", "old", "quiet", "wooden", "café", "日本", "heavy"]
 NOUNS = ["cello", "garden", "letter", "river", "nut", "garage", "window", "song"]
 
@@ -69,6 +77,21 @@ def told(held, count=12, start=0):
 
 def answers(held, count=20):
     return [held.retrieve(text(number) + "!", 7) for number in range(count)]
+
+
+def edit_snapshot(path, *statements, **changes):
+    """Change the database of a folder by SQL, and fields of its state, None to take one away; its checksums fit."""
+    with contextlib.closing(sqlite3.connect(path / "memory.sqlite")) as database:
+        plain = json.loads(database.execute("SELECT plain FROM state").fetchone()[0]) | changes
+        plain = json.dumps({name: value for name, value in plain.items() if value is not None or name not in changes})
+        for statement in statements:
+            database.execute(*statement)
+        parts = (database.execute(query) for query in (folder.MEMORIES, folder.TENSORS))
+        stored = folder.checksum([(plain,), *(row for part in parts for row in part)])
+        database.execute("UPDATE state SET plain = ?, sha256 = ?", (plain, stored))
+        for number, *values in database.execute("SELECT number, kind, plain, arrays FROM changes").fetchall():
+            database.execute("UPDATE changes SET sha256 = ? WHERE number = ?", (folder.checksum([values]), number))
+        database.commit()
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -112,9 +135,9 @@ def test_words_score_as_the_package_does_however_they_were_added_and_whatever_is
 
 def batched(held, config, queries):
     """The candidates of some queries in the memory, as the experiments hold them."""
-    now = held._now
+    now = held._state.now
     vectors = held._encode(queries, "query")
-    found = [held._candidates(now, *one, config.depth) for one in zip(queries, vectors, strict=True)]
+    found = [now.candidates(*one, config.depth, held.by_words) for one in zip(queries, vectors, strict=True)]
     index, side = (torch.stack(parts) for parts in zip(*found, strict=True))
     gold = torch.rand(index.shape, generator=torch.Generator().manual_seed(1)) < 0.2
     names = tuple(map(str, range(len(queries))))
@@ -146,8 +169,8 @@ def test_it_learns_what_the_batched_learner_learns(name, changes):
     order = torch.arange(len(queries))[None]
     for query, step in zip(queries, learner.train(order, uniforms), strict=True):
         held.reflect(query)
-        assert held._learner.buffer.cited[0, step.seen - 1].equal(learner.buffer.cited[0, step.seen - 1])
-    for mine, theirs in zip(held._learner.parameters, learner.parameters, strict=True):
+        assert held._state.learner.buffer.cited[0, step.seen - 1].equal(learner.buffer.cited[0, step.seen - 1])
+    for mine, theirs in zip(held._state.learner.parameters, learner.parameters, strict=True):
         assert mine.detach() == pytest.approx(theirs.detach(), rel=1e-6, abs=1e-10)
         assert mine.abs().max() > 0
     slates = learner.retrieve(order)[0]
@@ -163,7 +186,7 @@ def test_feedback_on_all_candidates_is_an_update_on_all_candidates():
     learner = Learner(used.config, found, SimulatedCritic(used.config, found.gold), (0,), torch.float64)
     for number, (query, _) in enumerate(zip(queries, learner.train(torch.arange(10)[None]), strict=True)):
         held.feedback(query, (found.index[number] - 1).tolist(), found.gold[number].numpy())
-    for mine, theirs in zip(held._learner.parameters, learner.parameters, strict=True):
+    for mine, theirs in zip(held._state.learner.parameters, learner.parameters, strict=True):
         assert mine.detach() == pytest.approx(theirs.detach(), rel=1e-6, abs=1e-10)
 
 
@@ -185,9 +208,9 @@ def test_it_gets_better_on_what_it_was_told():
 
 def test_the_first_stage_is_the_fusion_of_two_plain_rankings():
     held = made(200, preset(depth=10))
-    now, query = held._now, text(5) + " garden"
+    now, query = held._state.now, text(5) + " garden"
     vector = held._encode([query], "query")[0]
-    rows, side = held._candidates(now, query, vector, 10)
+    rows, side = now.candidates(query, vector, 10, True)
     cosine = now.bank.double().numpy() @ vector.astype(np.float64)
     by_words = now.words.scores(query, now.alive)
     dense = sorted(range(1, 201), key=lambda row: (-np.float32(cosine[row]), row))[:40]
@@ -230,15 +253,15 @@ def test_removed_memories_drop_out_of_what_is_replayed():
     first, second = (one.id for one in held.retrieve(query, 2))
     held.feedback(query, [first, second], [True, True])
     held.remove([first])
-    scores = held._learner._score(torch.tensor([[0]]))[0]
-    gone = held._learner.index[0] == first + 1
+    scores = held._state.learner._score(torch.tensor([[0]]))[0]
+    gone = held._state.learner.index[0] == first + 1
     assert (scores[0, 0] == ABSENT).tolist() == gone.tolist() and gone.sum() == 1
     held.remove([second])
-    before = held._learner.adapter.parameters[0].detach().clone()
-    held._learner.optimizer.state.clear()  # no momentum
+    before = held._state.learner.adapter.parameters[0].detach().clone()
+    held._state.learner.optimizer.state.clear()  # no momentum
     other = text(2) + "?"
     held.feedback(other, [held.retrieve(other, 1)[0].id], [False])  # nothing useful, and of what was nothing is left
-    assert held._learner.adapter.parameters[0].equal(before)
+    assert held._state.learner.adapter.parameters[0].equal(before)
 
 
 def test_moving_memories_together_changes_nothing(monkeypatch):
@@ -246,26 +269,26 @@ def test_moving_memories_together_changes_nothing(monkeypatch):
     kept, moved = made(120, used), made(120, used)
     for held in (kept, moved):
         told(held, 8)
-        monkeypatch.setattr(memory, "SPARSE", 10 if held is moved else 10**9)
+        monkeypatch.setattr(state, "SPARSE", 10 if held is moved else 10**9)
         held.remove(range(0, 120, 2))
         held.remove(range(1, 40, 2))
-    assert len(moved._now.alive) < len(kept._now.alive) and len(moved) == len(kept)
+    assert len(moved._state.now.alive) < len(kept._state.now.alive) and len(moved) == len(kept)
     assert answers(moved) == answers(kept)
     for held in (kept, moved):
         told(held, 8, start=20)
         held.add(["something new"])
     first, second = answers(moved), answers(kept)
     assert [[one.id for one in line] for line in first] == [[one.id for one in line] for line in second]
-    for mine, theirs in zip(kept._learner.parameters, moved._learner.parameters, strict=True):
+    for mine, theirs in zip(kept._state.learner.parameters, moved._state.learner.parameters, strict=True):
         assert mine.detach() == pytest.approx(theirs.detach(), abs=1e-5)
 
 
 def test_a_memory_that_was_emptied_goes_on(monkeypatch):
-    monkeypatch.setattr(memory, "SPARSE", 10)
+    monkeypatch.setattr(state, "SPARSE", 10)
     held = made(30)
     told(held, 3)
     held.remove(range(30))
-    assert held.retrieve("garden") == [] and len(held) == 0 and len(held._now.alive) == 1
+    assert held.retrieve("garden") == [] and len(held) == 0 and len(held._state.now.alive) == 1
     assert held.add(["a red garden"]) == [30]
     held.feedback("garden", [30], [True])  # what is replayed has lost all its memories
     assert [one.text for one in held.retrieve("garden")] == ["a red garden"]
@@ -290,6 +313,53 @@ def test_edges_of_the_interface():
     held.feedback("one", [1, 0], [True, None])
     held.feedback("one", [np.int64(1), 0], np.array([1, -1]))
     held.feedback("unheard of", ["a name"], [True])
+
+
+def noisy(texts, kind):
+    """An encoder whose rounding depends on the batch, and on the place in it."""
+    rng = np.random.default_rng(len(texts))
+    return encoder(texts, kind) * (1 + 1e-3 * rng.normal(size=(len(texts), WIDTH)).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["best", "paper"])
+@pytest.mark.parametrize("batches", [[3], [60], [1, 7, 20, 2, 30], [20, 20, 20]])
+def test_equal_texts_come_in_the_order_in_which_they_were_added(tmp_path, batches, name):
+    held, count = EARMemory(noisy, name), sum(batches)
+    for at, size in enumerate(batches):
+        held.add([f"other {at}", *(size * ["the cello is loud"]), f"another {at}"])
+    held.save(tmp_path)
+    equal = [id for id in held.ids() if held.get(id) == "the cello is loud"]
+    for one in (held, EARMemory.load(copied(tmp_path), encoder)):
+        found = [one for one in one.retrieve("the cello?", len(held)) if one.text == "the cello is loud"]
+        assert (
+            [one.id for one in found] == equal and len({one.score for one in found[:50]}) == 1 and len(found) == count
+        )
+        one.close()
+
+
+def copied(path):
+    shutil.copytree(path, path / "copy")
+    return path / "copy"
+
+
+def test_a_text_is_encoded_once():
+    asked = []
+
+    def counted(texts, kind):
+        asked.extend(texts if kind == "memory" else [])
+        return noisy(texts, kind)
+
+    held = EARMemory(counted)
+    held.add(["a", "b", "a", "c", "b"])
+    assert held.add(["c", "d", "a"]) == [5, 6, 7] and asked == ["a", "b", "c", "d"]
+    held.remove([0, 2, 7])
+    held.add(["a"])  # its embedding is still there
+    assert asked == ["a", "b", "c", "d"]
+    now = held._state.now
+    for text in "abcd":
+        assert (
+            len({vector.numpy().tobytes() for vector, one in zip(now.bank, now.texts, strict=True) if one == text}) == 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -350,7 +420,7 @@ def test_a_question_is_encoded_once_for_its_retrieval_feedback_and_reflection(mo
     def all_useful(query, ids, texts):
         return lambda number, slates, uniforms: (torch.ones(slates.shape), torch.ones(slates.shape, dtype=torch.bool))
 
-    monkeypatch.setattr(memory, "QUESTIONS", 2)
+    monkeypatch.setattr(encoding, "QUESTIONS", 2)
     held = EARMemory(counted, critic=all_useful)
     held.add([text(number) for number in range(30)])
     for query in ("river", "song", "river"):
@@ -382,8 +452,8 @@ def test_the_callers_labels_win_over_the_critics():
     shown = [one.id for one in held.retrieve("garden", 5)]
     held.feedback("garden", shown, [False, None, True, None, None])
     assert asked == [[shown[1], shown[3], shown[4]]]
-    index = held._learner.index[0].tolist()
-    said = {index[at] - 1: held._learner.buffer.cited[0, 0, at].item() for at in range(len(index)) if index[at]}
+    index = held._state.learner.index[0].tolist()
+    said = {index[at] - 1: held._state.learner.buffer.cited[0, 0, at].item() for at in range(len(index)) if index[at]}
     assert [said[id] for id in shown] == [-1, 1, 1, -1, 0]
 
 
@@ -429,7 +499,7 @@ def test_writers_wait_for_each_other():
         thread.start()
     for thread in writers:
         thread.join()
-    assert held._learner.known == 30 and len(held) == 70
+    assert held._state.learner.known == 30 and len(held) == 70
 
 
 # -- all or nothing ----------------------------------------------------------------------------------------------------
@@ -437,7 +507,7 @@ def test_writers_wait_for_each_other():
 
 def learned(held):
     """All that feedback changes, copied."""
-    return held._learner.known, {name: value.clone() for name, value in held._learner.state().items()}
+    return held._state.learner.known, {name: value.clone() for name, value in held._state.learner.state().items()}
 
 
 def same(before, after):
@@ -468,11 +538,11 @@ def test_torchs_modes_of_the_caller_change_nothing(tmp_path, mode):
 
 def failing_step(patch, held, error):
     def step(*_, **__):
-        for parameter in held._learner.parameters:
+        for parameter in held._state.learner.parameters:
             parameter.data.add_(1)
         raise error
 
-    patch.setattr(held._learner.optimizer, "step", step)
+    patch.setattr(held._state.learner.optimizer, "step", step)
 
 
 @pytest.mark.parametrize("told_before", [0, 3])
@@ -487,8 +557,8 @@ def test_a_feedback_that_fails_is_not_made(tmp_path, monkeypatch, error, told_be
         failing_step(patch, held, error)
         with pytest.raises(type(error)):
             told(held, 1, start=20)
-    assert same(before, learned(held)) and answers(held) == ranked and held._learner.buffer.size == told_before
-    assert held._journal.lines == 0 and (tmp_path / "journal-1.jsonl").read_bytes() == b""
+    assert same(before, learned(held)) and answers(held) == ranked and held._state.learner.buffer.size == told_before
+    assert held._folder.changes == 0 and kept(tmp_path) == []
     for one in (held, other):
         told(one, 3, start=20)
     assert same(learned(held), learned(other)) and answers(held) == answers(other)
@@ -504,9 +574,9 @@ def test_a_divergence_leaves_the_memory_able_to_go_on(rate, objective):
         with pytest.raises(FloatingPointError, match="diverged.*lower the learning rate"):
             told(held, 3)
         assert answers(held) == ranked and same(before, learned(held))
-    held._learner.optimizer.param_groups[0]["lr"] = 1e-4
+    held._state.learner.optimizer.param_groups[0]["lr"] = 1e-4
     told(held, 3)
-    assert held._learner.known == 3
+    assert held._state.learner.known == 3
 
 
 def test_an_add_that_fails_halfway_is_not_made(tmp_path, monkeypatch):
@@ -518,7 +588,7 @@ def test_an_add_that_fails_halfway_is_not_made(tmp_path, monkeypatch):
             if name == "append":
                 patch.setattr(Words, "append", lambda *_: (_ for _ in ()).throw(MemoryError()))
             else:
-                patch.setattr(memory._Snapshot, "_replace", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
+                patch.setattr(state.Snapshot, "_replace", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
             with pytest.raises(MemoryError):
                 held.add(["garden garden"], ["new"])
         assert answers(held) == before and "new" not in held and len(held) == 40
@@ -537,8 +607,8 @@ class Alarm(Exception):
 
 def test_signals_that_raise_leave_whole_changes(tmp_path, monkeypatch):
     """Whatever an alarm cuts short, what is in memory is what the folder holds, and every change is whole."""
-    monkeypatch.setattr(memory, "CHANGES", 7)
-    monkeypatch.setattr(memory, "SPARSE", 20)
+    monkeypatch.setattr(ear_memory, "CHANGES", 7)
+    monkeypatch.setattr(state, "SPARSE", 20)
     held, rng, armed, hits, adds = made(30, preset(depth=8), experiences=20), np.random.default_rng(0), [False], 0, 0
     held.save(tmp_path)
 
@@ -587,14 +657,14 @@ def test_signals_that_raise_leave_whole_changes(tmp_path, monkeypatch):
 
 def test_a_signal_is_raised_once_the_change_is_over():
     held, entered = made(30, preset(depth=8)), threading.Event()
-    real = held._make_add
+    real = held._state.add
 
     def slow(**what):
         entered.set()
         time.sleep(0.3)
         real(**what)
 
-    held._make_add = slow
+    held._state.add = slow
 
     def ring(*_):
         raise Alarm
@@ -610,8 +680,8 @@ def test_a_signal_is_raised_once_the_change_is_over():
 
 
 def test_a_memorys_thread_ends_with_it(monkeypatch):
-    real, ended = alone._serve, []
-    monkeypatch.setattr(alone, "_serve", lambda calls: (real(calls), ended.append(True)))
+    real, ended = writer.serve, []
+    monkeypatch.setattr(writer, "serve", lambda calls: (real(calls), ended.append(True)))
     held = made(20, preset(depth=5))
     told(held, 2)
     del held
@@ -619,21 +689,6 @@ def test_a_memorys_thread_ends_with_it(monkeypatch):
     while not ended and time.monotonic() < deadline:
         time.sleep(0.01)
     assert ended
-
-
-def test_a_change_may_be_made_at_the_very_end(tmp_path):
-    code = """
-import atexit, sys
-sys.path.insert(0, {tests!r})
-import test_memory as t
-held = t.made(5)
-held.save({folder!r})
-atexit.register(lambda: (held.add(["last"], ["last"]), held.close()))
-"""
-    code = code.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-    with EARMemory.load(tmp_path, encoder) as held:
-        assert held.ids() == [0, 1, 2, 3, 4, "last"]
 
 
 # -- what is kept to be replayed ---------------------------------------------------------------------------------------
@@ -648,10 +703,10 @@ def test_of_experiences_the_oldest_is_dropped_first(tmp_path, choice):
     told(held, 9, start=3)
     queries = [text(number) + "?" for number in range(7, 12)]
     unit = held._encode(queries, "query")
-    assert held._learner.known == 12 and held._learner.held == 5 == held._learner.buffer.size
-    assert held._learner.query[:5].numpy() == pytest.approx(unit)
-    assert held._learner.buffer.unit[:5].numpy() == pytest.approx(unit, abs=1e-6)
-    positions, numbers = held._learner.buffer.choose(torch.tensor([[4]]), torch.full((1, 1, 4), 0.5))
+    assert held._state.learner.known == 12 and held._state.learner.held == 5 == held._state.learner.buffer.size
+    assert held._state.learner.query[:5].numpy() == pytest.approx(unit)
+    assert held._state.learner.buffer.unit[:5].numpy() == pytest.approx(unit, abs=1e-6)
+    positions, numbers = held._state.learner.buffer.choose(torch.tensor([[4]]), torch.full((1, 1, 4), 0.5))
     assert positions.equal(numbers) and numbers.max() < 5
     held.close()
     again = EARMemory.load(tmp_path, encoder)
@@ -674,9 +729,9 @@ def test_as_many_experiences_as_are_kept_are_learned_from_as_ever():
     assert same(learned(few), learned(many))
     for held in (few, many):
         told(held, 1, start=8)  # the first is still replayed
-    for mine, theirs in zip(few._learner.parameters, many._learner.parameters, strict=True):
+    for mine, theirs in zip(few._state.learner.parameters, many._state.learner.parameters, strict=True):
         assert mine.equal(theirs)
-    assert few._learner.held == 8 and many._learner.held == 9
+    assert few._state.learner.held == 8 and many._state.learner.held == 9
 
 
 # -- what callers may give ---------------------------------------------------------------------------------------------
@@ -713,7 +768,7 @@ def test_other_types_are_refused(call, message):
     held = made(5)
     with pytest.raises(TypeError, match=message):
         call(held)
-    assert held.ids() == [0, 1, 2, 3, 4] and held._learner.known == 0
+    assert held.ids() == [0, 1, 2, 3, 4] and held._state.learner.known == 0
 
 
 @pytest.mark.parametrize(
@@ -741,7 +796,7 @@ def test_other_values_are_refused(tmp_path, call, message):
     held.save(tmp_path)
     with pytest.raises(ValueError, match=message):
         call(held)
-    assert held.ids() == [0, 1, 2, 3, 4] and held._journal.lines == 0
+    assert held.ids() == [0, 1, 2, 3, 4] and held._folder.changes == 0
     held.close()
 
 
@@ -774,7 +829,7 @@ def test_a_critic_that_answers_otherwise_is_told_what_was_expected(answer, error
     held = made(60, critic=lambda *_: lambda *_: answer)
     with pytest.raises(error, match=f"critic: .*{message}"):
         held.feedback("x", [0, 1, 2, 3, 4]) if way == "feedback" else held.reflect("x")
-    assert held._learner.known == 0
+    assert held._state.learner.known == 0
     held.critic = lambda *_: answer
     with pytest.raises(TypeError, match="critic: expected that it gives a critic of the query, a callable, got"):
         held.feedback("x", [0, 1, 2, 3, 4]) if way == "feedback" else held.reflect("x")
@@ -797,13 +852,13 @@ def test_labels_of_all_kinds():
     held = made(10)
     useful = [True, 1, 1.0, np.True_, np.int8(1), np.float32(1), torch.tensor(1), torch.tensor(True), np.array(1)]
     for label in useful:
-        assert checks.label_of(label) is True
+        assert validation.check_label(label) is True
     for label in (False, 0, -1, 0.0, -1.0, np.False_, np.int8(-1), np.float64(0), torch.tensor(-1.0)):
-        assert checks.label_of(label) is False
+        assert validation.check_label(label) is False
     assert held.feedback("x", np.array([1, 2, 3]), torch.tensor([1, 0, -1])) == 3
     assert held.feedback("x", [1, 2], [True, None]) == 1
-    index = held._learner.index[0].tolist()
-    said = {index[at] - 1: held._learner.buffer.cited[0, 0, at].item() for at in range(len(index)) if index[at]}
+    index = held._state.learner.index[0].tolist()
+    said = {index[at] - 1: held._state.learner.buffer.cited[0, 0, at].item() for at in range(len(index)) if index[at]}
     assert [said[id] for id in (1, 2, 3)] == [1, -1, -1]
 
 
@@ -836,13 +891,15 @@ def test_a_memory_removed_while_the_critic_answers_is_dropped_from_what_it_said(
     shown = [one.id for one in held.retrieve("garden", 5)]
     gone.append(shown[1])
     assert held.feedback("garden", shown) == 4
-    index, cited = held._learner.index[0].tolist(), held._learner.buffer.cited[0, 0].tolist()
+    index, cited = held._state.learner.index[0].tolist(), held._state.learner.buffer.cited[0, 0].tolist()
     assert {row - 1 for row, said in zip(index, cited, strict=True) if said} == set(shown) - {shown[1]}
     gone.append(held.candidates("river song")[0])
-    seen, before = held.reflect("river song"), held._learner.known
+    seen, before = held.reflect("river song"), held._state.learner.known
     assert before == 2 and len(seen) >= 5
     gone.extend(shown[2:4])
-    assert held.feedback("garden", shown[2:4]) == 0 and held._learner.known == before  # nothing is left to learn from
+    assert (
+        held.feedback("garden", shown[2:4]) == 0 and held._state.learner.known == before
+    )  # nothing is left to learn from
     ranked = answers(held)
     held.close()
     again = EARMemory.load(tmp_path, encoder)
@@ -861,8 +918,8 @@ def test_what_comes_first_does_not_depend_on_how_many_are_asked_for():
         assert sorted(one.id for one in every[:10]) == sorted(held.candidates(query))
         assert len({one.id for one in every}) == 150
         assert [one.id for one in held.retrieve(query, 4)] == [one.id for one in every[:4]]
-        now, vector = held._now, held._encode([query], "query")[0]
-        order = [now.ids[row] for row in held._candidates(now, query, vector, 150)[0].tolist()]
+        now, vector = held._state.now, held._encode([query], "query")[0]
+        order = [now.ids[row] for row in now.candidates(query, vector, 150, True)[0].tolist()]
         assert [one.id for one in every[10:]] == [id for id in order if id not in held.candidates(query)][:140]
         assert len(held.retrieve(query, 500)) == 200
 
@@ -870,11 +927,11 @@ def test_what_comes_first_does_not_depend_on_how_many_are_asked_for():
 def test_a_cold_memory_weighs_words_as_its_preset_says():
     """Cosine plus 0.4 times the share of the score by words, among the candidates."""
     held, query = made(), "river song number2"
-    rows, side = held._candidates(held._now, query, held._encode([query], "query")[0], 50)
-    scores = held._now.bank[rows].double().numpy() @ held._encode([query], "query")[0].astype(float)
+    rows, side = held._state.now.candidates(query, held._encode([query], "query")[0], 50, True)
+    scores = held._state.now.bank[rows].double().numpy() @ held._encode([query], "query")[0].astype(float)
     scores += 0.4 * side.numpy()
     found = {one.id: one.score for one in held.retrieve(query, 50)}
-    expected = {held._now.ids[row]: score for row, score in zip(rows.tolist(), scores, strict=True)}
+    expected = {held._state.now.ids[row]: score for row, score in zip(rows.tolist(), scores, strict=True)}
     assert held.weight == pytest.approx(0.4) and found == pytest.approx(expected, abs=1e-3)
     assert EARMemory(encoder).weight == 0.4 and EARMemory(encoder, "paper").weight == 0
 
@@ -944,44 +1001,45 @@ def test_an_empty_memory_is_kept_too(tmp_path):
     again.close()
 
 
-def test_a_long_journal_becomes_a_state(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "CHANGES", 4)
+def kept(folder):
+    """Kinds of the changes that a folder holds behind its snapshot."""
+    with contextlib.closing(sqlite3.connect(folder / "memory.sqlite")) as database:
+        return [kind for (kind,) in database.execute("SELECT kind FROM changes ORDER BY number")]
+
+
+def test_many_changes_become_a_snapshot(tmp_path, monkeypatch):
+    monkeypatch.setattr(ear_memory, "CHANGES", 4)
     held = made(40, preset(depth=10))
     held.save(tmp_path)
     told(held, 10)
     before = answers(held)
+    assert kept(tmp_path) == 2 * ["feedback"]
     held.close()
-    state = json.loads((tmp_path / "state.json").read_text())
-    assert state["generation"] == 3
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["journal-3.jsonl", "lock", "state-3.safetensors", "state.json"]
-    assert len((tmp_path / "journal-3.jsonl").read_text().splitlines()) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.sqlite"]
     again = EARMemory.load(tmp_path, encoder)
     assert answers(again) == before
     again.close()
 
 
-def test_every_cut_of_the_last_line_loses_that_change_alone(tmp_path):
+def test_every_cut_of_the_log_loses_the_last_change_alone(tmp_path):
+    """A power cut may leave a part of what was being written."""
     held = made(40, preset(depth=10))
-    held.save(tmp_path)
+    held.save(tmp_path / "m")
     told(held, 2)
-    before = answers(held)
+    before, log = answers(held), tmp_path / "m" / "memory.sqlite-wal"
+    size = log.stat().st_size
     told(held, 1, start=20)
     after = answers(held)
+    for cut in [*range(size, log.stat().st_size, 1499), log.stat().st_size - 1]:
+        copy = tmp_path / f"cut at {cut}"
+        shutil.copytree(tmp_path / "m", copy)
+        os.truncate(copy / log.name, cut)
+        with EARMemory.load(copy, encoder) as again:
+            assert answers(again) == before
+            told(again, 1, start=20)
+        with EARMemory.load(copy, encoder) as again:
+            assert answers(again) == after
     held.close()
-    file = tmp_path / "journal-1.jsonl"
-    content = file.read_bytes()
-    last = content.rindex(b"\n", 0, -1) + 1
-    for cut in [*range(last + 1, len(content), 97), len(content) - 1]:
-        file.write_bytes(content[:cut])
-        with pytest.warns(UserWarning, match="the last line was cut short"):
-            again = EARMemory.load(tmp_path, encoder)
-        assert answers(again) == before
-        told(again, 1, start=20)  # what follows stands on a line of its own
-        again.close()
-        again = EARMemory.load(tmp_path, encoder)
-        assert answers(again) == after
-        again.close()
 
 
 def test_a_folder_serves_one_memory_at_a_time(tmp_path):
@@ -996,19 +1054,17 @@ def test_a_folder_serves_one_memory_at_a_time(tmp_path):
         EARMemory.load(tmp_path)
 
 
-def test_a_change_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
-    held = made(40, preset(depth=10))
+def test_a_change_that_cannot_be_written_is_not_made(tmp_path):
+    held, done = made(40, preset(depth=10)), 0
     held.save(tmp_path)
-    before = answers(held)
-    with monkeypatch.context() as patch:
-
-        def full(handle):
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(journal.os, "fsync", full)
-        with pytest.raises(OSError, match="cannot write .*journal-1.jsonl: No space left"):
-            told(held, 1)
-    assert answers(held) == before
+    held._folder._pragma(f"max_page_count = {held._folder._pragma('page_count')[0]}")  # a disk that is full
+    with pytest.raises(OSError, match="cannot write .*memory.sqlite: database or disk is full") as error:
+        while done < 20:
+            before = answers(held)
+            told(held, 1, start=done)
+            done += 1
+    assert error.value.errno == errno.ENOSPC and answers(held) == before and held._state.learner.known == done
+    held._folder._pragma(f"max_page_count = {2**31}")
     told(held, 3)
     before = answers(held)
     held.close()
@@ -1017,41 +1073,100 @@ def test_a_change_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
     again.close()
 
 
-CHILD = """
-import sys
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+FORKS = """
+import os, sys
 sys.path.insert(0, {tests!r})
-import test_memory as t
-from earlib import memory
-memory.CHANGES = 7
-held = memory.EARMemory.load({folder!r}, t.encoder)
-start = held._learner.known
-print("ready", start, flush=True)
-for number in range(start, 100000):
-    t.told(held, 1, number)
-    print(number + 1, flush=True)
+import test_memory
+test_memory.made(5).retrieve("x")  # torch imports some parts at their first use
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        name, folder = line.rstrip().split(" ", 1)
+        print(os.getpid(), flush=True)
+        getattr(test_memory, name)(folder)
+        sys.exit()
+    os.waitpid(child, 0)
+    print("over", flush=True)
 """
 
 
-def test_a_kill_at_any_moment_loses_at_most_the_feedback_in_flight(tmp_path):
-    held = made(60, preset(depth=10))
-    held.save(tmp_path)
-    held.close()
-    straight, rng = made(60, preset(depth=10)), np.random.default_rng(0)
-    for _ in range(4):
-        code = CHILD.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
-        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        assert child.stdout.readline().startswith("ready")
-        time.sleep(rng.uniform(0.02, 0.4))
-        child.send_signal(signal.SIGKILL)
-        told_of = child.communicate()[0].split()
-        acknowledged = int(told_of[-1]) if told_of else 0
-        again = EARMemory.load(tmp_path, encoder)
-        known = again._learner.known
-        assert known >= acknowledged and known <= max(acknowledged, straight._learner.known) + 1
-        told(straight, known - straight._learner.known, start=straight._learner.known)
-        assert answers(again, 5) == answers(straight, 5)  # bit for bit what it would be without any kill
-        again.close()
-    assert known > 10
+@pytest.fixture(scope="module")
+def forks():
+    """`forks(name, folder)` lets a process of its own, which has no other threads, call a function of this module."""
+    code = FORKS.format(tests=str(Path(__file__).parent))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True, env=environment) as parent:
+
+        def call(name, folder):
+            print(name, folder, file=parent.stdin, flush=True)
+            return int(parent.stdout.readline()), parent.stdout
+
+        yield call
+        parent.stdin.close()
+
+
+def digest(held):
+    return hashlib.sha256(repr(answers(held, 3)).encode()).hexdigest()
+
+
+def live(folder):
+    ear_memory.CHANGES = 7
+    held = EARMemory.load(folder, encoder)
+    start = held._state.learner.known
+    print(start, digest(held), flush=True)
+    for number in range(start, 100000):
+        told(held, 1, number)
+        print(number + 1, flush=True)
+
+
+def test_a_kill_at_any_moment_loses_no_acknowledged_feedback(tmp_path, forks):
+    """Each life loads the folder and learns until it is killed, some moments after it acknowledged some feedbacks."""
+    with made(60, preset(depth=10)) as held:
+        held.save(tmp_path)
+    straight, rng, acknowledged = made(60, preset(depth=10)), np.random.default_rng(0), 0
+    for _ in range(KILLS + 1):
+        child, output = forks("live", tmp_path)
+        known, found = output.readline().split()
+        assert acknowledged <= int(known) <= acknowledged + 1
+        told(straight, int(known) - straight._state.learner.known, start=straight._state.learner.known)
+        assert found == digest(straight)  # bit for bit what it would be without any kill
+        for _ in range(rng.integers(1, 6)):
+            acknowledged = int(output.readline())
+        time.sleep(rng.uniform(0, 0.03))
+        os.kill(child, signal.SIGKILL)
+        while (line := output.readline()) != "over\n":
+            acknowledged = int(line)
+    assert acknowledged > KILLS
+
+
+def change_at_the_end(folder):
+    held = made(5)
+    held.save(folder)
+    atexit.register(lambda: (held.add(["last"], ["last"]), held.close()))
+
+
+def leave_a_child(folder):
+    held = made(5)
+    held.save(folder)
+    held.add(["last"], ["last"])
+    if not (child := os.fork()):
+        signal.pause()
+    (Path(folder).parent / "child").write_text(str(child))
+    os._exit(0)
+
+
+@pytest.mark.parametrize("life", [change_at_the_end, leave_a_child])
+def test_every_change_of_a_life_is_kept(tmp_path, forks, life):
+    """A change may be made at the very end; and a child that outlives its parent does not hold the folder."""
+    (tmp_path / "m").mkdir()
+    child, output = forks(life.__name__, tmp_path / "m")
+    assert output.readline() == "over\n"
+    with EARMemory.load(tmp_path / "m", encoder) as held:
+        assert held.ids() == [0, 1, 2, 3, 4, "last"]
+    if life is leave_a_child:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
 # -- real parts --------------------------------------------------------------------------------------------------------
@@ -1068,9 +1183,7 @@ def test_with_the_real_encoder_it_remembers_across_a_restart(tmp_path):
     again = EARMemory.load(tmp_path)
     assert again.retrieve("What must Ben not eat?") == before and before[0].id == 1
     again.close()
-    (tmp_path / "state.json").write_text(
-        json.dumps(json.loads((tmp_path / "state.json").read_text()) | {"encoder": "of other weights"})
-    )
+    edit_snapshot(tmp_path, encoder="of other weights")
     with pytest.raises(ValueError, match="encoded by other weights of minilm"):
         EARMemory.load(tmp_path)
 
@@ -1095,18 +1208,18 @@ def test_the_readmes_examples_run_as_they_stand(tmp_path, monkeypatch, capsys):
             monkeypatch.setenv(name, value)
         held = {}
         exec(asks, held)
-        assert len(server.requests) >= 2 and held["memory"]._learner.known == 2
+        assert len(server.requests) >= 2 and held["memory"]._state.learner.known == 2
 
 
 def test_a_language_model_may_be_the_critic(tmp_path, monkeypatch):
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
     with ScriptedServer(rule=reads) as server:
-        held = made(40, critic=memory.by_model(Client("m", server.url), 64))
+        held = made(40, critic=by_model(Client("m", server.url), 64))
         seen = held.reflect("a garden, a cello?")
         assert len(server.requests) == 4 and len(seen) >= 5
         assert seen == {id: 1.0 if "cello" in text(id) else -1.0 for id in seen} and set(seen.values()) == {1.0, -1.0}
         shown = [one.id for one in held.retrieve("river cello", 5)]
         held.feedback("river cello", shown)
-    index = held._learner.index[1].tolist()
-    said = {index[at] - 1: held._learner.buffer.cited[0, 1, at].item() for at in range(len(index)) if index[at]}
+    index = held._state.learner.index[1].tolist()
+    said = {index[at] - 1: held._state.learner.buffer.cited[0, 1, at].item() for at in range(len(index)) if index[at]}
     assert [said[id] for id in shown] == [1.0 if "cello" in text(id) else -1.0 for id in shown]

@@ -1,5 +1,8 @@
 """A memory that learns while it is used."""
 
-from earlib.memory.memory import PRESETS, EARMemory, Found, Preset, by_model
+from earlib.memory.critics import by_model
+from earlib.memory.ear_memory import EARMemory
+from earlib.memory.presets import PRESETS, Preset
+from earlib.memory.snapshot import Found
 
 __all__ = ["PRESETS", "EARMemory", "Found", "Preset", "by_model"]

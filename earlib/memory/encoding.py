@@ -1,0 +1,82 @@
+"""Unit embeddings of memories and queries, by an encoder of the registry or a caller's function."""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from earlib import devices
+from earlib.data import embedding, encoders
+
+QUESTIONS = 1000  # embeddings kept, since most feedback is about what was just retrieved
+PROBE = "What an encoder makes of this sentence tells it from others."
+SAME = 0.999  # cosine of two embeddings of the probe above which one encoder made both, whatever it rounds
+
+
+class MemoryEncoder:
+    """Encodes texts, one thread at a time, since tokenizers bear no more."""
+
+    def __init__(self, encoder: encoders.Encoder | Callable[..., np.ndarray]):
+        self.encoder, self.width, self._lock = encoder, None, threading.Lock()
+        self.name = None if callable(encoder) else encoder.name
+        self._queries: dict[str, np.ndarray] = {}
+        self._probe: np.ndarray | None = None
+
+    def __call__(self, texts: list[str], kind: str) -> np.ndarray:
+        """Return unit embeddings, `[n, d]` float32."""
+        with self._lock:
+            if callable(self.encoder):
+                vectors = np.asarray(self.encoder(texts, kind), np.float32)
+            else:
+                model = embedding.embedder(
+                    self.encoder, devices.default(), devices.precision(), encoders.trusted(self.name)
+                )
+                prompt = self.encoder.memory_prompt if kind == "memory" else self.encoder.query_prompt
+                pieces = [texts[at : at + encoders.PIECE] for at in range(0, len(texts), encoders.PIECE)]
+                vectors = np.concatenate(list(model(pieces, prompt)))
+        width = self.width or vectors.shape[-1]
+        if vectors.shape != (len(texts), width):
+            raise ValueError(f"encoder: expected embeddings [{len(texts)}, {width}], got {list(vectors.shape)}")
+        with np.errstate(over="ignore"):
+            length = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not (np.isfinite(length).all() and (length > 0).all()):  # a square that overflows is not finite either
+            raise ValueError("encoder: expected embeddings that are finite and not 0; check the texts")
+        return vectors / length
+
+    def query(self, query: str) -> np.ndarray:
+        """Return the embedding of a query, `[d]`; it is encoded once while it is among the last `QUESTIONS`."""
+        vector = self._queries.get(query)
+        if vector is None:
+            vector = self([query], "query")[0]
+            with self._lock:
+                self._queries[query] = vector
+                if len(self._queries) > QUESTIONS:
+                    del self._queries[next(iter(self._queries))]
+        return vector
+
+    def identity(self) -> tuple[dict, dict[str, torch.Tensor]]:
+        """Return what a folder keeps to recognise the encoder: fingerprint and name, or an embedding of the probe."""
+        if not callable(self.encoder):
+            return {"encoder": encoders.fingerprint(self.name), "encoder_name": self.name}, {}
+        if self._probe is None:
+            self._probe = self([PROBE], "memory")[0]
+        return {"encoder": None, "encoder_name": None}, {"probe": torch.from_numpy(self._probe)}
+
+    def check_identity(self, fingerprint: str | None, probe: torch.Tensor | None, where: object) -> None:
+        """Refuse an encoder that did not encode the memories of a folder."""
+        if not callable(self.encoder):
+            if encoders.fingerprint(self.name) != fingerprint:
+                raise ValueError(
+                    f"{where}: the memories were encoded by other weights of {self.name}; encode them again"
+                )
+            return
+        if probe is None or probe.dtype != torch.float32 or probe.dim() != 1:
+            raise ValueError(f"{where}: probe: expected an embedding; put a copy of the file there")
+        mine, kept = self([PROBE], "memory")[0], probe.numpy()
+        difference = f"{len(kept)} wide, got {len(mine)}"
+        if len(mine) == len(kept):
+            difference = f"like the one kept, cosine above {SAME}, got {mine @ kept:.3f}"
+        if len(mine) != len(kept) or mine @ kept < SAME:
+            raise ValueError(f"encoder: not the one of {where}: expected an embedding of a fixed sentence {difference}")
+        self._probe = kept

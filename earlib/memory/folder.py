@@ -1,0 +1,306 @@
+"""The folder of a memory: a SQLite database with a snapshot of its state, and every change since.
+
+A change is on the disk before it takes effect. A snapshot replaces the one before it, and the changes behind that, in
+one transaction, so that a kill or a power cut at any moment leaves the old snapshot with its changes or the new one.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import sqlite3
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import torch
+from pydantic import Field, ValidationError, model_validator
+
+from earlib.core.config import Checked, Config
+
+NAME, VERSION, APPLICATION = "memory.sqlite", 3, 0x45415221  # "EAR!", which SQLite keeps in the file's header
+OWN = {NAME + ending for ending in ("", "-wal", "-shm", "-journal")}
+SCHEMA = {
+    "state": "plain TEXT NOT NULL, sha256 TEXT NOT NULL",
+    "memories": "position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, vector BLOB NOT NULL, "
+    "namespace TEXT NOT NULL DEFAULT '', metadata TEXT NOT NULL DEFAULT '{}', created_at REAL NOT NULL",
+    "tensors": "name TEXT PRIMARY KEY, content BLOB NOT NULL",
+    "changes": "number INTEGER PRIMARY KEY, kind TEXT NOT NULL, plain TEXT NOT NULL, arrays BLOB NOT NULL, "
+    "sha256 TEXT NOT NULL, created_at REAL NOT NULL",
+}
+STATE = "SELECT plain, sha256 FROM state"
+MEMORIES = "SELECT id, text, created_at, vector FROM memories ORDER BY position"
+TENSORS = "SELECT name, content FROM tensors ORDER BY name"
+CHANGES = "SELECT number, kind, plain, arrays, sha256 FROM changes ORDER BY number"
+
+
+class State(Checked):
+    """The plain part of a snapshot."""
+
+    config: Config
+    words: bool
+    encoder: str | None  # fingerprint and name of one of the registry; none of a callable
+    encoder_name: str | None
+    seed: int = Field(ge=0)
+    dtype: Literal["float32", "float64"]
+    experiences: int = Field(ge=1)
+    dimension: int | None  # d; none before the first memory
+    known: int = Field(ge=0)
+    next: int = Field(ge=0)
+    ids: list[int | str]
+    texts: list[str]
+    times: list[float]
+
+    @model_validator(mode="after")
+    def _fits(self):
+        if any(id >= self.next for id in self.ids if isinstance(id, int)):
+            raise ValueError(f"next: expected a number above all ids, found {self.next}")
+        return self
+
+
+class Add(Checked, arbitrary_types_allowed=True):
+    """A change, like the next two, with the arguments of `MemoryState.add`."""
+
+    texts: list[str]
+    ids: list[int | str]
+    times: list[float]
+    vectors: np.ndarray
+
+
+class Remove(Checked):
+    ids: list[int | str]
+
+
+class Feedback(Checked, arbitrary_types_allowed=True):
+    query: str
+    vector: np.ndarray
+    slates: list[list[int | str | None]]
+    labels: list[list[bool | None]]
+
+
+KINDS = {"add": Add, "remove": Remove, "feedback": Feedback}
+OPEN: weakref.WeakSet["MemoryFolder"] = weakref.WeakSet()
+
+
+class MemoryFolder:
+    """The folder of one memory, which no other memory may have open at the same time.
+
+    The folder itself is locked, since a lock file could be deleted. Raises ValueError if it holds no memory or
+    something else, BlockingIOError if it is open already, and OSError if it cannot be written.
+
+    Attributes
+    ----------
+    changes : int
+        Number of changes since the snapshot.
+    """
+
+    def __init__(self, path: Path, create: bool = False):
+        self.path, self.file, self.changes = path, path / NAME, 0
+        if create:
+            path.mkdir(parents=True, exist_ok=True)
+            foreign = sorted(set(os.listdir(path)) - OWN)
+            if foreign and not self.file.exists():
+                told = f"holds {foreign[0]!r} and no {NAME}; expected an empty folder, or one that `save` wrote"
+                raise ValueError(f"{path}: {told}")
+        elif not self.file.exists():
+            if (path / "state.json").exists():
+                told = f"version 2, of an earlier format: expected {VERSION}, in {NAME}"
+                raise ValueError(f"{path / 'state.json'}: {told}. Add the texts that it holds to a new memory")
+            raise ValueError(f"{path}: expected a folder that `save` has written; there is no {NAME}")
+        if not all(os.access(at, os.W_OK) for at in (path, self.file) if at.exists()):
+            told = "cannot be written; a memory keeps its changes in its folder: copy it to where it can be written"
+            raise PermissionError(errno.EACCES, f"{path}: {told}, and choose that")
+        self._lock = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            told = f"{path}: open in another memory; close() that one first, or choose another folder"
+            raise BlockingIOError(error.errno, told) from None
+        OPEN.add(self)
+        self._connection = None
+        try:
+            self._connect(create)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, create: bool) -> None:
+        """Open the database, and refuse one that is no memory's."""
+        with self._reading():
+            self._connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
+            tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            [(application,), (version,)] = (self._pragma("application_id"), self._pragma("user_version"))
+        if tables and application != APPLICATION:
+            raise ValueError(f"{self.file}: not a memory's; expected an empty folder, or one that `save` wrote")
+        if not (tables or create):  # a first save that was cut off
+            raise ValueError(f"{self.path}: expected a folder that `save` has written; {NAME} is empty")
+        if tables and version != VERSION and not create:
+            told = f"version {version}: expected {VERSION}; add the texts that it holds to a new memory"
+            raise ValueError(f"{self.file}: {told}")
+        with self._writing():
+            for name, value in (("journal_mode", "WAL"), ("synchronous", "FULL"), ("secure_delete", "ON")):
+                self._pragma(f"{name} = {value}")
+            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # makes the log's file
+        self._files = {file: file.stat().st_ino for file in (self.file, self.path / f"{NAME}-wal")}
+
+    def write(self, plain: dict, memories: Iterable[tuple], tensors: dict[str, torch.Tensor]) -> None:
+        """Replace the snapshot, and drop the changes behind it.
+
+        Parameters
+        ----------
+        plain : dict
+            As `State`, without what `memories` holds.
+        memories : iterable of tuple
+            Id, text, time and embedding of each (`[d]` float16, as bytes).
+        tensors : dict of torch.Tensor
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; the snapshot and changes of before stay.
+        """
+        with self._writing(), self._transaction():
+            execute, many = self._connection.execute, self._connection.executemany
+            for table, columns in SCHEMA.items():
+                execute(f"DROP TABLE IF EXISTS {table}")
+                execute(f"CREATE TABLE {table} ({columns})")
+            rows = ((json.dumps(id, ensure_ascii=False), *rest) for id, *rest in memories)
+            many("INSERT INTO memories (id, text, created_at, vector) VALUES (?, ?, ?, ?)", rows)
+            contents = ((name, safetensors.torch.save({name: tensor})) for name, tensor in tensors.items())
+            many("INSERT INTO tensors VALUES (?, ?)", contents)
+            plain = json.dumps(plain, ensure_ascii=False)
+            stored = chain([(plain,)], execute(MEMORIES), execute(TENSORS))
+            execute("INSERT INTO state VALUES (?, ?)", (plain, checksum(stored)))
+            execute(f"PRAGMA application_id = {APPLICATION}")
+            execute(f"PRAGMA user_version = {VERSION}")
+        self.changes = 0
+        with suppress(sqlite3.Error):  # the snapshot is on the disk already; else the next checkpoint moves it
+            self._pragma("wal_checkpoint(TRUNCATE)")  # leaves no text of before in the log
+
+    def read(self) -> tuple[State, np.ndarray, dict[str, torch.Tensor], list[tuple[str, dict]]]:
+        """Return the snapshot (plain part, embeddings `[M, d]`, tensors) and the changes since, with their kinds.
+
+        Raises ValueError if something is damaged or missing; the file and the field or change are named.
+        """
+        with self._reading():
+            state, memories, tensors, changes = (
+                self._connection.execute(query).fetchall() for query in (STATE, MEMORIES, TENSORS, CHANGES)
+            )
+            [(plain, expected)] = state
+            if checksum([(plain,), *memories, *tensors]) != expected:
+                raise ValueError("the checksum of its snapshot does not fit")
+            plain = json.loads(plain)
+            tensors = {name: safetensors.torch.load(content)[name] for name, content in tensors}
+            ids, texts, times, vectors = zip(*memories, strict=True) if memories else ((), (), (), ())
+            plain |= {"ids": [json.loads(id) for id in ids], "texts": list(texts), "times": list(times)}
+        state = _valid(State, plain, f"{self.file}: state")
+        if any(len(vector) != 2 * (state.dimension or 0) for vector in vectors):
+            raise ValueError(f"{self.file}: vector: expected {state.dimension} float16; put a copy of it there")
+        bank = np.frombuffer(bytearray().join(vectors), np.float16).reshape(len(vectors), state.dimension or 0)
+        self.changes = len(changes)
+        return state, bank, tensors, [self._change(*change) for change in changes]
+
+    def append(self, kind: str, change: dict) -> None:
+        """Put one change on the disk; it is there when this returns, and if this raises an OSError it is not."""
+        arrays = {name: value for name, value in change.items() if isinstance(value, np.ndarray)}
+        plain = {name: value for name, value in change.items() if name not in arrays}
+        values = (kind, json.dumps(plain, ensure_ascii=False), safetensors.numpy.save(arrays))
+        row = (self.changes + 1, *values, checksum([values]), time.time())
+        with self._writing(), self._transaction():
+            self._connection.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", row)
+        self.changes += 1
+
+    def drop(self) -> None:
+        """Take the last change back, which could not be made."""
+        with self._writing(), self._transaction():
+            self._connection.execute("DELETE FROM changes WHERE number = ?", (self.changes,))
+        self.changes -= 1
+
+    def place(self, number: int) -> str:
+        """Name a change in messages; the first has number 1."""
+        return f"{self.file}: change {number}"
+
+    def close(self) -> None:
+        """Let others open the folder."""
+        OPEN.discard(self)
+        if self._connection:
+            self._connection.close()
+        os.close(self._lock)
+
+    def _change(self, number, kind, plain, arrays, expected):
+        """Kind and arguments of a change that was read."""
+        where = f"{self.place(number)} of {self.changes}"
+        if checksum([(kind, plain, arrays)]) != expected:
+            raise ValueError(f"{where} is damaged (its checksum does not fit); put a copy of the file there")
+        if kind not in KINDS:
+            raise ValueError(f"{where}: kind: expected one of {', '.join(KINDS)}, found {kind!r}")
+        valid = _valid(KINDS[kind], json.loads(plain) | safetensors.numpy.load(arrays), where)
+        return kind, {name: getattr(valid, name) for name in KINDS[kind].model_fields}
+
+    def _pragma(self, statement):
+        return self._connection.execute(f"PRAGMA {statement}").fetchone()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what the block does, or nothing of it, if the files are still those of the folder."""
+        for file, inode in self._files.items():
+            if not file.exists() or file.stat().st_ino != inode:
+                told = "was removed or replaced while the memory had it open; save to another folder"
+                raise OSError(errno.ESTALE, f"cannot write {file}: it {told}")
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            raise OSError(errno.ENOSPC if full else errno.EIO, f"cannot write {self.file}: {error}") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.file}: damaged ({error}); put a copy of it there") from None
+
+
+def checksum(rows: Iterable[tuple]) -> str:
+    """SHA-256 (hex) of the values of some rows, each behind its length."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for value in row:
+            content = value if isinstance(value, bytes) else str(value).encode()
+            digest.update(b"%d " % len(content) + content)
+    return digest.hexdigest()
+
+
+def _valid(kind, values, where):
+    """Check what was read; a ValueError names the place, the field and what was expected."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or kind.__name__
+        told = f"{where}: {field}: {first['msg']} ({error.error_count()} in all); put a copy of the folder there"
+        raise ValueError(told) from None
+
+
+def _unlock_in_child() -> None:
+    """Let a forked process not keep a folder locked once its parent has ended."""
+    for folder in OPEN:
+        os.close(folder._lock)
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)

@@ -1,0 +1,162 @@
+"""Memories and the learner that ranks them, as one writer changes them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from earlib.core.config import Config
+from earlib.core.explorer import tallied
+from earlib.core.replay import grown
+from earlib.data.candidates import of_largest
+from earlib.data.words import Words
+from earlib.memory.folder import State
+from earlib.memory.online import OnlineLearner
+from earlib.memory.snapshot import Snapshot
+from earlib.memory.validation import check_array, check_distinct
+
+SPARSE = 1024  # removed rows above which the others are moved together, if more than half are removed
+
+
+class MemoryState:
+    """All that a memory's changes change; each change takes effect by one assignment to `now`, or not at all.
+
+    Attributes
+    ----------
+    now : Snapshot or None
+        What readers see; None before the first memory, when the width of the embeddings is not yet known.
+    learner : OnlineLearner or None
+    next : int
+        The next number that is given as an id.
+    """
+
+    def __init__(self, config: Config, by_words: bool, seed: int, dtype: torch.dtype, experiences: int):
+        self.config, self.by_words, self.seed, self.dtype, self.experiences = config, by_words, seed, dtype, experiences
+        self.now: Snapshot | None = None
+        self.learner: OnlineLearner | None = None
+        self.next = 0
+        self._room: torch.Tensor | None = None  # [capacity, d]: the bank, and room for what is still to come
+
+    def check(self, kind: str, change: dict) -> None:
+        """Refuse a change, a caller's or one read from a folder, that does not fit the memory."""
+        width = self.now.bank.shape[1] if self.now else None
+        if kind == "add":
+            check_distinct(change["ids"])
+            used = next((id for id in change["ids"] if self.now and self.now.place(id) is not None), None)
+            if used is not None:
+                raise ValueError(f"ids: {used!r} is in use; expected an id of no memory")
+            count = len(change["texts"])
+            if len(change["ids"]) != count:
+                raise ValueError(f"ids: expected {count}, one a text, found {len(change['ids'])}")
+            width = width or change["vectors"].size // max(1, count)
+            check_array("vectors", change["vectors"], np.float16, (count, width))
+        elif kind == "remove":
+            self.check_present(change["ids"])
+        else:
+            shown = list(dict.fromkeys(id for slate in change["slates"] for id in slate))
+            present = [id for id in shown if id is not None]
+            self.check_present(present)
+            sizes = [[len(one) for one in change[name]] for name in ("slates", "labels")]
+            if sizes[0] != sizes[1] or len(set(sizes[0])) != 1 or not present or len(shown) > self.config.depth:
+                raise ValueError(f"slates, labels: expected as many of each, of 1 to {self.config.depth} memories")
+            check_array("vector", change["vector"], np.float32, (width,))
+
+    def check_present(self, ids: Sequence[int | str], name: str = "ids") -> None:
+        if self.now is None and ids:
+            raise ValueError(f"{name}: {ids[0]!r}: expected the id of a memory, and the memory is empty")
+        if self.now:
+            self.now.check_present(ids, name)
+
+    def make(self, kind: str, change: dict) -> None:
+        """Make a change that `check` has accepted."""
+        {"add": self.add, "remove": self.remove, "feedback": self.feedback}[kind](**change)
+
+    def add(self, texts: list[str], ids: list, vectors: np.ndarray, times: list[float]) -> None:
+        now = self.now or self.begin(vectors.shape[1])
+        start, stop = len(now.alive), len(now.alive) + len(texts)
+        alive = np.concatenate([now.alive, np.ones(len(texts), bool)])
+        self._room = grown(self._room, start, stop)
+        self._room[start:stop] = torch.from_numpy(vectors)
+        now.texts[start:], now.ids[start:], now.times[start:] = texts, ids, times  # over what a failed change has left
+        now.words.append(texts)
+        now.row.update(zip(ids, range(start, stop), strict=True))
+        stored = now.rows_of_texts(texts)
+        now.row_of_text.update((text, row) for row, text in enumerate(texts, start) if not stored[row - start])
+        self.next = max([self.next, *(id + 1 for id in ids if isinstance(id, int))])
+        self._show(now._replace(bank=self._room[:stop], alive=alive))
+
+    def remove(self, ids: list) -> None:
+        alive = self.now.alive.copy()
+        alive[[self.now.place(id) for id in ids]] = False
+        now = self.now._replace(alive=alive)
+        if np.count_nonzero(~alive) > max(SPARSE, len(alive) // 2):
+            self.move(*now.without_removed())
+        else:
+            self._show(now)
+
+    def feedback(self, query: str, vector: np.ndarray, slates: list[list], labels: list[list]) -> None:
+        """Update the adapter: the candidates are the query's, with all memories that were shown among them."""
+        now, K = self.now, self.config.depth
+        rows, side = now.candidates(query, vector, K, self.by_words)
+        shown = [[0 if id is None else now.place(id) for id in slate] for slate in slates]
+        rows = _including(rows.tolist(), list(dict.fromkeys(sum(shown, []))), K)
+        if self.by_words:
+            side = of_largest(torch.from_numpy(now.words.scores(query, now.alive))[torch.tensor(rows)].double())
+        place = {row: at for at, row in enumerate(rows)}
+        slate = torch.tensor([[place[row] for row in one] for one in shown])
+        citations = torch.tensor([[0 if label is None else 2 * label - 1 for label in one] for one in labels])
+        parts = (part[None, None] for part in (slate, citations, citations != 0))
+        told = tallied(*parts, torch.zeros(1, 1, K, dtype=self.dtype))
+        index, padded = torch.zeros(K, dtype=torch.int64), torch.zeros(K, dtype=torch.float64)
+        index[: len(rows)], padded[: len(rows)] = torch.tensor(rows), side
+        self.learner.learn(torch.from_numpy(vector).to(self.dtype), index, padded, told)
+        self._show_ranking()
+
+    def begin(self, dimension: int) -> Snapshot:
+        """Show an empty memory whose embeddings have this width; row 0 is a unit vector that is never alive."""
+        words = Words()
+        words.append([""])
+        learner = OnlineLearner(self.config, dimension, self.seed, self.dtype, self.experiences)
+        self._room = torch.nn.functional.one_hot(torch.zeros(1).long(), dimension).half()
+        self.learner, alive = learner, np.zeros(1, bool)
+        self._show(Snapshot(self._room, alive, {}, {}, [None], [""], [0.0], words, *learner.ranking))
+        return self.now
+
+    def move(self, now: Snapshot, number: torch.Tensor) -> None:
+        """Show memories that were moved together; readers keep what they have."""
+        self.learner.renumber(number)
+        self._room = now.bank
+        self._show(now)
+
+    def restore(self, plain: State, bank: np.ndarray, tensors: dict[str, torch.Tensor]) -> None:
+        """Become the memory of a folder's snapshot; nothing may have been added yet."""
+        odd = next((name for name in tensors if not name.startswith("learner.")), None)
+        if odd:
+            raise ValueError(f"{odd}: expected no tensor of this name")
+        if plain.dimension is not None:
+            self.begin(plain.dimension)
+            self.add(plain.texts, plain.ids, bank, plain.times)
+            self.learner.restore({name.removeprefix("learner."): one for name, one in tensors.items()}, plain.known)
+            self._show_ranking()
+        self.next = plain.next
+
+    def _show(self, now):
+        """Let readers and the learner see this from here on."""
+        self.learner.bank, self.learner.alive, self.now = now.bank, torch.from_numpy(now.alive), now
+
+    def _show_ranking(self):
+        adapter, weight = self.learner.ranking
+        self._show(self.now._replace(adapter=adapter, weight=weight))
+
+
+def _including(rows: list[int], wanted: list[int], count: int) -> list[int]:
+    """Add the wanted rows that are missing; beyond `count` they replace the last rows that are not wanted."""
+    missing = [row for row in wanted if row not in rows]
+    spare = count - len(rows)
+    for at in range(len(rows) - 1, -1, -1):
+        if len(missing) <= spare:
+            break
+        if rows[at] not in wanted:
+            del rows[at]
+            spare += 1
+    return rows + missing

@@ -1,0 +1,88 @@
+"""Validate arguments of callers and stored arrays."""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from earlib.data import encoders
+
+ID_TYPES = (int, str, np.integer)  # NumPy's integers become Python's, which have the same hash and value
+
+
+def check_memory_texts(texts: Iterable[str]) -> list[str]:
+    texts = encoders.check_texts(texts)
+    for number, text in enumerate(texts):
+        check_encodable(text, f"texts[{number}]")
+    return texts
+
+
+def check_query(query: str) -> str:
+    if not isinstance(query, str):
+        raise TypeError(f"query: expected a string, found {type(query).__name__} {str(query)[:60]!r}")
+    check_encodable(query, "query")
+    return query
+
+
+def check_encodable(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"expected text without lone surrogates, found {text[error.start]!r} at {error.start}"
+        raise ValueError(f"{name}: {found}; decode its source with errors='replace'") from None
+
+
+def check_ids(ids: Iterable[int | str]) -> list[int | str]:
+    return [check_id(id, "ids") for id in encoders.sequence(ids, "ids")]
+
+
+def check_id(id: int | str, name: str = "id") -> int | str:
+    """Return an id as Python's int or str; True and 1.0, which equal 1, are refused."""
+    if isinstance(id, bool) or not isinstance(id, ID_TYPES):
+        raise TypeError(f"{name}: expected int or str, found {type(id).__name__} {id!r}")
+    if isinstance(id, str):
+        check_encodable(id, f"{name}: {id!r}")
+        return str(id)
+    return int(id)
+
+
+def check_distinct(ids: Sequence[int | str | None]) -> None:
+    if len(set(ids)) < len(ids):
+        repeated = next(id for id, times in Counter(ids).items() if times > 1)
+        raise ValueError(f"ids: {repeated!r} comes twice; expected each id once")
+
+
+def check_label(label: Any) -> bool | None:
+    """Return a label as True, False or None; NumPy's and torch's scalars count as Python's."""
+    value = label.item() if getattr(label, "ndim", None) == 0 else label
+    if value is None or isinstance(value, (bool, int, float)) and value in (1, 0, -1):
+        return None if value is None else value > 0
+    raise ValueError(f"labels: {label!r}: expected True, False, 1, 0, -1 or None")
+
+
+def check_whole_number(number: int, name: str, least: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+        raise TypeError(f"{name} = {number!r}: expected a whole number, found {type(number).__name__}")
+    if number < least:
+        raise ValueError(f"{name} = {number}: expected at least {least}")
+    return int(number)
+
+
+def check_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a folder, which need not exist yet."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path: expected the name of a folder, found {type(path).__name__} {str(path)[:60]!r}")
+    path = Path(path).resolve()
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "path: expected a folder, found a file", str(path))
+    return path
+
+
+def check_array(name: str, values: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:
+    if values.dtype != dtype or values.shape != shape:
+        expected = f"{np.dtype(dtype)} {list(shape)}"
+        raise ValueError(f"{name}: expected {expected}, found {values.dtype} {list(values.shape)}")

@@ -1,0 +1,64 @@
+"""One thread that makes all changes of an object, so that no signal interrupts a change."""
+
+import _thread
+import os
+import queue
+from collections.abc import Callable
+from typing import Any
+
+
+class Writer:
+    """Runs one call after another in its own thread; the caller waits until its call is over.
+
+    Signals reach the main thread alone: the caller raises their exceptions once the change is over. The thread has
+    torch's modes at their defaults, whatever the caller has switched off. It serves all calls, since a new thread would
+    start torch's threads again, which takes longer than an update.
+    """
+
+    def __init__(self):
+        self._calls, self._process = queue.SimpleQueue(), os.getpid()
+        _thread.start_new_thread(serve, (self._calls,))  # `threading`'s own start may hang after a signal
+
+    def in_own_process(self) -> bool:
+        """Tell whether this process started the thread, and is not a fork of the one that did."""
+        return self._process == os.getpid()
+
+    def end(self) -> None:
+        """Let the thread end after the calls that wait."""
+        self._calls.put(None)
+
+    def __call__(self, work: Callable[[], Any]) -> Any:
+        """Return what `work()` returns; a RuntimeError in a forked process."""
+        if not self.in_own_process():
+            raise RuntimeError(
+                f"the memory belongs to process {self._process}, which this one ({os.getpid()}) was forked from; "
+                "change it there, or load a copy of its folder here"
+            )
+        outcome, over, interrupted = [], _thread.allocate_lock(), None
+        over.acquire()
+
+        def run():
+            try:
+                outcome.append((work(), None))
+            except BaseException as error:
+                outcome.append((None, error))
+            finally:
+                over.release()
+
+        self._calls.put(run)
+        while not outcome:
+            try:
+                over.acquire()
+            except BaseException as error:
+                interrupted = error
+        result, failed = outcome.pop()
+        if interrupted or failed:
+            raise interrupted or failed
+        return result
+
+
+def serve(calls: queue.SimpleQueue) -> None:
+    """Run calls until one is None."""
+    while (call := calls.get()) is not None:
+        call()
+        del call  # its closure holds the object

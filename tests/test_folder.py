@@ -1,0 +1,320 @@
+"""The folder of a memory: damage and foreign files are refused by name, and a failing disk loses no change."""
+
+import gc
+import json
+import os
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+from test_memory import WIDTH, answers, edit_snapshot, encoder, kept, made, preset, text, told
+
+from earlib.memory import EARMemory, ear_memory
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A memory's folder with a snapshot of 12 memories and 2 feedbacks, and one change of each kind behind it."""
+    folder = tmp_path_factory.mktemp("folder")
+    held = made(12, preset(depth=10))
+    told(held, 2)
+    held.save(folder)
+    held.add(["new"], ["named"])
+    held.remove([3])
+    told(held, 1, start=5)
+    held.close()
+    return folder
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "m")
+
+
+def edit_tensor(folder, name, tensor):
+    """Change a tensor; None takes it away."""
+    statements = [("DELETE FROM tensors WHERE name = ?", (name,))]
+    if tensor is not None:
+        statements.append(("INSERT INTO tensors VALUES (?, ?)", (name, safetensors.torch.save({name: tensor}))))
+    edit_snapshot(folder, *statements)
+
+
+def edit_change(folder, number, kind=None, arrays=None, **changes):
+    """Change a change: its kind, its arrays, or fields of its plain part, "gone" to take one away."""
+    with closing(sqlite3.connect(folder / "memory.sqlite")) as database:
+        read = "SELECT kind, plain, arrays FROM changes WHERE number = ?"
+        was, plain, stored = database.execute(read, (number,)).fetchone()
+    plain = json.dumps({name: value for name, value in (json.loads(plain) | changes).items() if value != "gone"})
+    stored = stored if arrays is None else safetensors.numpy.save(arrays)
+    update = "UPDATE changes SET kind = ?, plain = ?, arrays = ? WHERE number = ?"
+    edit_snapshot(folder, (update, (kind or was, plain, stored, number)))
+
+
+def run(folder, *statements):
+    with closing(sqlite3.connect(folder / "memory.sqlite")) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
+def zeros(*shape, dtype="float16"):
+    return {"vectors": np.zeros(shape, dtype)}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda at: run(at, "UPDATE memories SET text = 'x' WHERE position = 3"), "damaged .the checksum of its snap"),
+        (
+            lambda at: run(at, "UPDATE state SET plain = replace(plain, '24', '25')"),
+            "damaged .the checksum of its snap",
+        ),
+        (lambda at: run(at, "UPDATE changes SET kind = 'add' WHERE number = 2"), "change 2 of 3 is damaged"),
+        (
+            lambda at: run(at, "UPDATE changes SET arrays = zeroblob(9) WHERE number = 1"),
+            "1 of 3 is damaged .its check",
+        ),
+        (lambda at: run(at, "DROP TABLE changes"), "memory.sqlite: damaged .no such table: changes"),
+        (lambda at: run(at, "DELETE FROM state"), "memory.sqlite: damaged"),
+        (lambda at: (at / "memory.sqlite").write_bytes(b"[1]" * 99), "memory.sqlite: damaged .file is not a database"),
+        (lambda at: os.truncate(at / "memory.sqlite", 9000), "memory.sqlite: damaged .*malformed"),
+        (lambda at: os.truncate(at / "memory.sqlite", 0), "that `save` has written; memory.sqlite is empty"),
+        (lambda at: run(at, "PRAGMA user_version = 4"), "memory.sqlite: version 4: expected 3; add the texts"),
+        (lambda at: run(at, "PRAGMA application_id = 4"), "memory.sqlite: not a memory's"),
+        (lambda at: edit_snapshot(at, seed=None), "state: seed: Field required"),
+        (lambda at: edit_snapshot(at, further=1), "state: State: .*unknown parameter 'further'"),
+        (lambda at: edit_snapshot(at, seed="0"), "state: seed: .*valid integer"),
+        (lambda at: edit_snapshot(at, dtype="float16"), "state: dtype: .*'float32' or 'float64'"),
+        (lambda at: edit_snapshot(at, config={"depth": "x"}), "state: config.depth: .*valid integer"),
+        (lambda at: edit_snapshot(at, config={"dept": 3}), "state: config: .*unknown parameter 'dept'.*depth"),
+        (lambda at: edit_snapshot(at, ("UPDATE memories SET id = '1.5' WHERE position = 1",)), "state: ids.0"),
+        (lambda at: edit_snapshot(at, next=3), "state: .*next: expected a number above all ids"),
+        (lambda at: edit_snapshot(at, known=1), "memory.sqlite: learner.*expected .*1, "),
+        (lambda at: edit_snapshot(at, dimension=23), "vector: expected 23 float16"),
+        (lambda at: edit_snapshot(at, ("UPDATE memories SET vector = x'0000'",)), "vector: expected 24 float16"),
+        (lambda at: edit_tensor(at, "further", torch.zeros(1)), "further: expected no tensor"),
+        (lambda at: edit_tensor(at, "learner.cited", None), "learner.cited: expected .* found none"),
+        (lambda at: edit_tensor(at, "learner.parameter.0", torch.zeros(1, 3, 3)), "learner.parameter.0: expected"),
+        (
+            lambda at: edit_tensor(at, "learner.index", torch.full((2, 10), 99)),
+            "learner.index: expected rows .*0 to 12",
+        ),
+        (lambda at: edit_tensor(at, "probe", None), "probe: expected an embedding"),
+        (lambda at: edit_change(at, 1, "forget"), "change 1 of 3: kind: expected one of add, .* found 'forget'"),
+        (lambda at: edit_change(at, 1, texts="new"), "change 1 of 3: texts: .*valid list"),
+        (lambda at: edit_change(at, 1, texts="gone"), "change 1 of 3: texts: Field required"),
+        (lambda at: edit_change(at, 1, further=1), "change 1 of 3: Add: .*unknown parameter 'further'"),
+        (lambda at: edit_change(at, 1, ids=["a", "b"]), "change 1: ids: expected 1, one a text, found 2"),
+        (lambda at: edit_change(at, 1, ids=[0]), "change 1: ids: 0 is in use"),
+        (lambda at: edit_change(at, 1, arrays=zeros(1, 7)), r"change 1: vectors: expected float16 \[1, 24\]"),
+        (lambda at: edit_change(at, 2, ids=[99]), "change 2: ids: 99: expected the id of a memory"),
+        (lambda at: edit_change(at, 3, slates=[[3]], labels=[[True]]), "change 3: ids: 3: expected the id of a memory"),
+        (lambda at: edit_change(at, 3, labels=[[True]]), "change 3: slates, labels: expected as many of each"),
+        (lambda at: edit_change(at, 3, arrays={"vector": np.zeros(WIDTH)}), "change 3: vector: expected float32"),
+        (lambda at: edit_change(at, 3, query=7), "change 3 of 3: query: .*valid string"),
+    ],
+)
+def test_damage_is_named_by_file_and_field(folder, damage, message):
+    damage(folder)
+    with pytest.raises(ValueError, match=message) as error:
+        EARMemory.load(folder, encoder)
+    assert str(folder) in str(error.value)
+    with pytest.raises(ValueError, match=message):  # and it is not left locked
+        EARMemory.load(folder, encoder)
+
+
+def test_an_undamaged_folder_is_whole_under_the_same_edits(folder):
+    """The edits above are refused for what they change, not for how they are written."""
+    with EARMemory.load(folder, encoder) as held:
+        expected = answers(held)
+    tensors = {"learner.cited": None}
+    with closing(sqlite3.connect(folder / "memory.sqlite")) as database:
+        for name in tensors:
+            content = database.execute("SELECT content FROM tensors WHERE name = ?", (name,)).fetchone()[0]
+            tensors[name] = safetensors.torch.load(content)[name]
+    for name, tensor in tensors.items():
+        edit_tensor(folder, name, tensor)
+    edit_change(folder, 1)
+    with EARMemory.load(folder, encoder) as again:
+        assert answers(again) == expected and again.ids() == [0, 1, 2, *range(4, 12), "named"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda texts, kind: encoder(texts, kind) @ np.eye(WIDTH)[::-1], "expected .*cosine above 0.999, got"),
+        (lambda texts, kind: encoder(texts, kind)[:, :8], "24 wide, got 8"),
+        ("minilm", "encoder: expected the callable"),
+        (None, "encoder: expected the callable"),
+    ],
+)
+def test_another_encoder_is_refused(folder, other, message):
+    with pytest.raises(ValueError, match=message):
+        EARMemory.load(folder, other)
+    EARMemory.load(folder, lambda texts, kind: 3 * encoder(texts, kind)).close()  # the same directions
+
+
+def test_an_encoder_of_the_registry_may_be_named(tmp_path):
+    with EARMemory() as held:
+        held.save(tmp_path)
+    EARMemory.load(tmp_path, encoder="minilm").close()
+    for other in ("mpnet", encoder):
+        with pytest.raises(ValueError, match="encoder: expected minilm"):
+            EARMemory.load(tmp_path, other)
+
+
+def test_foreign_files_stay(tmp_path):
+    held, place = made(5), tmp_path / "a"
+    for name in ("note.txt", "memory.sqlite-old", "state.json"):
+        place.mkdir(exist_ok=True)
+        (place / name).write_text("mine")
+        with pytest.raises(ValueError, match=f"a: holds '{name}' and no memory.sqlite; expected an empty folder"):
+            held.save(place)
+        assert [path.name for path in place.iterdir()] == [name]
+        (place / name).unlink()
+    (place / "memory.sqlite").write_bytes(b"")
+    run(place, "CREATE TABLE bookmarks (url)")
+    with pytest.raises(ValueError, match="memory.sqlite: not a memory's; expected an empty folder"):
+        held.save(place)
+    run(place, "DROP TABLE bookmarks")  # a first state that was cut off
+    held.save(place)
+    (place / "note.txt").write_text("mine")
+    held.save(place)
+    held.close()
+    assert {path.name for path in place.iterdir()} == {"memory.sqlite", "note.txt"}
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path):
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(ValueError, match="expected a folder that `save` has written; there is no memory.sqlite"):
+            EARMemory.load(path, encoder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_the_earlier_format_is_refused(tmp_path):
+    (tmp_path / "state.json").write_text('{"version": 2}')
+    with pytest.raises(ValueError, match="state.json: version 2, .* expected 3.*Add the texts that it holds to a new"):
+        EARMemory.load(tmp_path, encoder)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="m: cannot be written; .* copy it"):
+        EARMemory.load(folder, encoder)
+
+
+@pytest.mark.parametrize("steps", [1, 20, 60, 200, 600])
+def test_a_save_that_fails_anywhere_loses_no_change(tmp_path, steps):
+    held = made(20, preset(depth=10))
+    held.save(tmp_path / "m")
+    told(held, 2)
+    held.remove([4])
+    held._folder._connection.set_progress_handler(lambda: True, steps)  # interrupts after so many steps of SQLite
+    with pytest.raises(OSError, match="cannot write .*m/memory.sqlite: interrupted"):
+        held.save(tmp_path / "m")
+    held._folder._connection.set_progress_handler(None, 0)
+    told(held, 2, start=7)
+    held.add(["later"], ["later"])
+    held.close()
+    with EARMemory.load(tmp_path / "m", encoder) as again:
+        assert again.ids() == held.ids() and again._state.learner.known == 4
+        for mine, theirs in zip(again._state.learner.parameters, held._state.learner.parameters, strict=True):
+            assert mine.detach() == pytest.approx(theirs.detach(), abs=1e-6)
+
+
+def test_a_snapshot_that_cannot_be_written_again_costs_no_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(ear_memory, "CHANGES", 3)
+    held = made(20, preset(depth=10))
+    held.save(tmp_path / "m")
+
+    def full(*_):
+        raise OSError(28, "cannot write: database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(held._folder, "write", full)
+        told(held, 2)
+        with pytest.warns(UserWarning, match="m: the state could not be written again .*full.* tried again"):
+            held.remove([4])
+        told(held, 1, start=7)
+    before = answers(held)
+    assert 4 not in held and held._folder.changes == 4
+    held.close()
+    again = EARMemory.load(tmp_path / "m", encoder)
+    assert answers(again) == before
+    told(again, 2, start=9)
+    assert again._folder.changes == 0 and kept(tmp_path / "m") == []
+    again.close()
+
+
+def test_a_forked_process_changes_nothing(tmp_path):
+    held = made(10, preset(depth=5))
+    held.save(tmp_path)
+    held.add(["x"])
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            for call in (lambda: held.add(["x"]), lambda: held.remove([1]), lambda: held.save(tmp_path)):
+                try:
+                    call()
+                except RuntimeError as error:
+                    os.write(writing, f"{error}\n".encode())
+            held.close()
+            held._folder._connection.close()  # as at the end of a Python process
+            del held
+            gc.collect()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    lines = os.read(reading, 10**5).decode().splitlines()
+    os.close(reading)
+    message = re.compile(r"the memory belongs to process \d+, which this one .\d+. was forked from; .* load a copy .*")
+    assert len(lines) == 3 and all(map(message.fullmatch, lines))
+    assert kept(tmp_path) == ["add"] and len(held) == 11
+    with pytest.raises(BlockingIOError):  # the child's close() did not open it to others
+        EARMemory.load(tmp_path, encoder)
+    held.add(["y"])
+    held.close()
+    with EARMemory.load(tmp_path, encoder) as again:
+        assert again.ids() == held.ids()
+
+
+@pytest.mark.parametrize("gone", ["folder", "memory.sqlite", "memory.sqlite-wal"])
+def test_a_memory_whose_files_were_replaced_is_refused_its_changes(tmp_path, gone):
+    held, place = made(5), tmp_path / "m"
+    held.save(place)
+    if gone == "folder":
+        place.rename(tmp_path / "moved")
+        shutil.copytree(tmp_path / "moved", place)
+    else:
+        (place / gone).unlink()
+    for call in (lambda: held.add(["lost"]), lambda: held.save(place)):
+        with pytest.raises(OSError, match="cannot write .*m/memory.sqlite.*: it was removed or replaced.*save to ano"):
+            call()
+    assert len(held) == 5
+    held.save(tmp_path / "other")
+    held.add(["y"])
+    held.close()
+    with EARMemory.load(tmp_path / "other", encoder) as again:
+        assert len(again) == 6
+
+
+def test_a_last_change_that_diverges_had_not_taken_effect(tmp_path):
+    """A kill between the folder's change and the failing update leaves a change that no update can be made of."""
+    held = made(20, preset(depth=5, learning_rate=1e30))
+    held.save(tmp_path)
+    change = {"query": "a", "vector": encoder(["a"], "query")[0], "slates": [[0, 1]], "labels": [[True, False]]}
+    held._folder.append("feedback", change)
+    held.close()
+    again = EARMemory.load(tmp_path, encoder)
+    assert again._state.learner.known == 0 and again._folder.changes == 0
+    again.add([text(1)])
+    again.close()
+    EARMemory.load(tmp_path, encoder).close()
