@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -73,3 +74,12 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("EARLIB_MODELS", str(tmp_path / "folder"))
     return tmp_path / "hub"
+
+
+@pytest.fixture(scope="session")
+def latex():
+    """LaTeX source of the paper."""
+    path = os.environ.get("EARLIB_PAPER")
+    if not path or not Path(path).is_file():
+        pytest.skip("EARLIB_PAPER does not name the paper's LaTeX source")
+    return Path(path).read_text(encoding="utf-8")

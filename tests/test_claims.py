@@ -6,11 +6,12 @@ import json
 import math
 import random
 import shutil
+from functools import cache
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_paper import environment, latex, section  # noqa: F401
+from test_paper import at_place
 
 from earlib import claims, paper, paths, records
 from earlib.claims import evidence, on_paper, on_records, rule, tables
@@ -20,38 +21,50 @@ from earlib.core.config import READINGS, Config
 from earlib.experiments.settings import Setting
 from earlib.harness import figures
 
+CLAIMS = claims.claim_texts()
 LAPTOP, SMOKE = ("laptop", "locomo", "minilm"), ("smoke", "toy", "minilm")
-each = pytest.mark.parametrize("id", claims.claim_texts())
+each = pytest.mark.parametrize("id", CLAIMS)
 number = st.floats(-50, 50)
 
 # No interval over conversations: the wider of the two would decide.
 QUESTIONS_ONLY = {"difference_scope_low": None, "difference_scope_high": None}
 
 
-def at_place(latex, place):  # noqa: F811
-    return environment(latex, place) or section(latex, place)
-
-
+@cache
 def made_of(profile="laptop"):
-    """The fingerprints that the committed records of a profile name."""
+    """Fingerprints of the data and the encoder that the committed records of a profile name."""
     source = records.load("tab02_main_results", profile, paths.reference())["provenance"]
     return {what: source[what] for what in ("dataset", "encoder")}
 
 
+@cache
+def committed(setting=LAPTOP):
+    return claims.read_runs(*setting, made_of(setting[0]), paths.reference())
+
+
+def changed(runs, id, where, **changes):
+    """The runs, with other values in those rows of a record that `where` picks."""
+    record = runs.records[id]
+    picked = [all(row.get(key) == value for key, value in where.items()) for row in record["rows"]]
+    rows = [row | changes if one else row for row, one in zip(record["rows"], picked, strict=True)]
+    return runs._replace(records=runs.records | {id: record | {"rows": rows}})
+
+
+def here(id, runs):
+    return claims.decide(id, runs)[1]
+
+
 @each
-def test_the_words_of_a_claim_stand_at_their_place(latex, id):  # noqa: F811
-    for place, quote in claims.claim_texts()[id]["said"]:
+def test_the_words_of_a_claim_stand_at_their_place(latex, id):
+    for place, quote in CLAIMS[id]["said"]:
         assert quote in at_place(latex, place), f"{place}: {quote}"
 
 
 @each
 def test_a_claim_says_what_is_measured_and_where_it_must_lie(id):
-    text = claims.claim_texts()[id]
-    assert (
-        text["what"]
-        and text["region"]
-        and set(text) == {"section", "said", "what", "region", "metric", "number", "printed", "measured"}
-    )
+    text = CLAIMS[id]
+    assert text["what"] and text["region"]
+    assert set(text) == {"section", "said", "what", "region", "metric", "number", "printed", "measured"}
     if text["number"]:
         assert paper.value(**text["number"]) is not None
     for _, quote in text["said"]:
@@ -61,14 +74,14 @@ def test_a_claim_says_what_is_measured_and_where_it_must_lie(id):
 @pytest.mark.parametrize("rules, side", [(on_paper, "printed"), (on_records, "measured")])
 def test_every_claim_names_a_rule_and_every_rule_decides_a_claim(rules, side):
     own = {name for name, one in vars(rules).items() if inspect.isfunction(one) and one.__module__ == rules.__name__}
-    asked = {text[side]["rule"] for text in claims.claim_texts().values()}
-    assert asked == {name for name in own if not name.startswith("_")} and len(claims.claim_texts()) >= 25
+    asked = {text[side]["rule"] for text in CLAIMS.values()}
+    assert asked == {name for name in own if not name.startswith("_")} and len(CLAIMS) >= 25
 
 
 def test_the_bounds_in_the_rules_are_the_papers():
     tables = [[row["value"] for row in paper.reported(id, metric="recall@5")] for id in ("tab06", "tab07")]
     effect = min(round(max(values) - value, 6) for values in tables for value in values if value < max(values))
-    texts = claims.claim_texts()
+    texts = CLAIMS
     assert {texts["simulated_like_real"][side]["below"] for side in ("printed", "measured")} == {effect}
     critic = "/".join(f"{paper.value('noise', metric=metric):g}" for metric in ("precision", "recall"))
     assert texts["works_with_noise"]["measured"]["critics"] == [critic]
@@ -176,19 +189,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def change(folder, id, head=None, **changes):
-    """Rows of a record (those that `where` picks) get other values; `head` changes the record itself."""
+def change(folder, id, **changes):
+    """Change a record's file."""
     path = folder / "laptop" / f"{id}.json"
-    content = json.loads(path.read_text())
-    where = changes.pop("where", {})
-    for row in content["rows"]:
-        if all(row.get(key) == value for key, value in where.items()):
-            row |= changes
-    path.write_text(json.dumps(content | (head or {})))
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def verdict(folder, id, setting=LAPTOP):
-    return claims.decide(id, claims.read_runs(*setting, made_of(setting[0]), folder))[1]
+def verdict(folder, id):
+    return here(id, claims.read_runs(*LAPTOP, made_of(), folder))
 
 
 @each
@@ -204,8 +212,8 @@ def test_without_any_record_a_claim_is_open_and_says_how_to_make_it(tmp_path, id
 def test_a_record_of_another_version_or_profile_is_not_used(folder):
     content = json.loads((folder / "laptop" / "tab02_main_results.json").read_text())
     older = content["provenance"] | {"packages": {"earlib": "0.0.1"}}
-    change(folder, "tab02_main_results", {"provenance": older})
-    change(folder, "tab03_ablation", {"profile": "smoke"})
+    change(folder, "tab02_main_results", provenance=older)
+    change(folder, "tab03_ablation", profile="smoke")
     (folder / "laptop" / "tab06_hyperparameters.json").write_text("{")
     (folder / "laptop" / "tab07_replay_sampling.json").unlink()
     for id, words in (
@@ -222,12 +230,12 @@ def test_a_record_of_other_data_or_another_encoder_is_not_used(folder, what, sev
     content = json.loads((folder / "laptop" / "tab02_main_results.json").read_text())
     name = dict(zip(("profile", "dataset", "encoder"), LAPTOP, strict=True))[what]
     other = {name: "0" * 64, "diagnostic": "1" * 64} if several else "0" * 64
-    change(folder, "tab02_main_results", {"provenance": content["provenance"] | {what: other}})
+    change(folder, "tab02_main_results", provenance=content["provenance"] | {what: other})
     found = verdict(folder, "up_to_over_retriever")
     assert found.verdict == OPEN and found.part is None
     assert f"is of another {what} {name} than the present one" in found.reason and "make it with" in found.reason
     same = {name: made_of()[what], "diagnostic": "1" * 64}
-    change(folder, "tab02_main_results", {"provenance": content["provenance"] | {what: same}})
+    change(folder, "tab02_main_results", provenance=content["provenance"] | {what: same})
     assert verdict(folder, "up_to_over_retriever").part is not None
 
 
@@ -242,13 +250,22 @@ def test_it_is_told_whether_the_records_have_one_source():
     assert told() == "No source is to be compared."
 
 
-THINNED = [(setting, claims.read_runs(*setting, made_of(setting[0]), paths.reference())) for setting in (LAPTOP, SMOKE)]
+def test_of_a_grid_s_combinations_the_one_of_the_setting_is_used(folder):
+    content = json.loads((folder / "laptop" / "tab03_ablation.json").read_text())
+    change(folder, "tab03_ablation", parameters=content["parameters"] | {"encoder": "gte"})
+    assert verdict(folder, "complementary").part is not None  # the only record there is; its rows tell
+    name = "tab03_ablation--encoder-minilm"
+    (folder / "laptop" / f"{name}.json").write_text(json.dumps(content | {"id": name, "rows": []}))
+    assert claims.read_runs(*LAPTOP, made_of(), folder).records["tab03"]["id"] == name
 
 
-@pytest.mark.parametrize("setting, whole", THINNED, ids=["laptop", "smoke"])
+settings = pytest.mark.parametrize("setting", [LAPTOP, SMOKE], ids=["laptop", "smoke"])
+
+
+@settings
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_a_record_lacks_no_claim_fails(setting, whole, seed):
-    draw, kept = random.Random(seed), {}
+def test_whatever_a_record_lacks_no_claim_fails(setting, seed):
+    draw, kept, whole = random.Random(seed), {}, committed(setting)
     for short, record in whole.records.items():
         rows = [copy.copy(row) for row in record["rows"] if draw.random() < (0.98, 0.8, 0.4)[seed % 3]]
         for row in rows:
@@ -256,14 +273,12 @@ def test_whatever_a_record_lacks_no_claim_fails(setting, whole, seed):
                 row |= {"measured": None, "reason": "lost", "difference": None}
         kept[short] = record | {"rows": rows}
     made = claims.claim_rows(whole._replace(records=kept))
-    assert (
-        len(made) == len(records.record("claims", "t", setting[0], {}, {}, made)["rows"]) == len(claims.claim_texts())
-    )
+    assert len(made) == len(records.record("claims", "t", setting[0], {}, {}, made)["rows"]) == len(CLAIMS)
 
 
 @pytest.mark.parametrize("stage", ["before", "after"])
 def test_a_query_without_its_other_stage_is_not_decided(stage):
-    whole = THINNED[1][1]
+    whole = committed(SMOKE)
     record = whole.records["tab11"]
     lost = {"metric": "delta", "stage": stage, "query": 3}
     rows = [row for row in record["rows"] if any(row.get(key) != value for key, value in lost.items())]
@@ -281,77 +296,75 @@ def test_a_width_that_the_record_lacks_is_not_decided():
     rows = [{**keys, "encoder": name} for name in ("minilm", "stella")]
     rows.append({"dataset": "locomo", "metric": "dimension", "encoder": "minilm", "measured": 384})
     figure = {"parameters": {"encoders": ["minilm", "stella"]}, "rows": rows}
-    found = claims.decide("larger_need_more", Runs(*LAPTOP, {"fig07": figure}, {}))[1]
+    found = here("larger_need_more", Runs(*LAPTOP, {"fig07": figure}, {}))
     assert found.verdict == OPEN and "lacks the width of Stella" in found.reason
 
 
-@pytest.mark.parametrize("setting, whole", THINNED, ids=["laptop", "smoke"])
-def test_whatever_sees_gold_has_its_control_beside_it(setting, whole):
-    for id in claims.claim_texts():
-        found = claims.decide(id, whole)[1]
+@settings
+def test_whatever_sees_gold_has_its_control_beside_it(setting):
+    whole = committed(setting)
+    for id in CLAIMS:
+        found = here(id, whole)
         if found.part is not None and found.part.sees_gold:
             ending = found.reason.partition("Beside it: ")[2]
             one_setting = found.part.place is not None  # encoders, compared with each other, have no control in common
             assert ("Equal-call control, 3 calls" if one_setting else "no equal-call control") in ending, id
     bare = {short: one | {"rows": [row for row in one["rows"] if "equal_calls" not in str(row)]}
             for short, one in whole.records.items()}  # fmt: skip
-    found = claims.decide("high_at_once", whole._replace(records=bare))[1]
+    found = here("high_at_once", whole._replace(records=bare))
     assert found.part.sees_gold and found.reason.endswith("Beside it: no equal-call control is recorded")
 
 
 def test_one_word_is_judged_with_one_measure():
-    whole = THINNED[1][1]
-    places = [claims.decide(id, whole)[1].part.place for id in ("both_stores_help", "mixes_stores")]
+    whole = committed(SMOKE)
+    places = [here(id, whole).part.place for id in ("both_stores_help", "mixes_stores")]
     assert {(one["metric"], one["store"]) for one in places} == {("covered@5", "both")}
 
 
-def test_the_verdict_follows_the_record(folder):
+def test_the_verdict_follows_the_record():
     where = {"variant": "ear", "metric": "recall@5", "split": "random", "compared_with": {"variant": "retriever"}}
     for low, high, expected in ((1.0, 9.0, SUPPORTED), (-1.0, 9.0, OPEN), (-9.0, -1.0, REFUTED)):
         ends = {"difference_low": low, "difference_high": high, "difference": (low + high) / 2, **QUESTIONS_ONLY}
-        change(folder, "tab02_main_results", where=where, **ends)
-        found = verdict(folder, "up_to_over_retriever")
+        runs = changed(committed(), "tab02", where, **ends)
+        found = here("up_to_over_retriever", runs)
         assert found.verdict == expected and (found.part.low, found.part.high) == (low, high)
     wider = {"difference_scope_low": -11.0, "difference_scope_high": 0.5}  # over conversations
-    change(folder, "tab02_main_results", where=where, **wider)
-    assert verdict(folder, "up_to_over_retriever").verdict == OPEN
+    assert here("up_to_over_retriever", changed(runs, "tab02", where, **wider)).verdict == OPEN
 
 
-def test_answers_of_another_language_model_decide_nothing(folder):
+def test_answers_of_another_language_model_decide_nothing():
     where = {"variant": "ear", "metric": "j", "split": "random", "dataset": "locomo", "encoder": "minilm"}
     ends = {"measured": 60.0, "reason": None, "difference": 9.0, "difference_low": 5.0, "difference_high": 13.0}
     ends |= {"compared_with": {"variant": "retriever"}, **QUESTIONS_ONLY}  # results made without a model have none
-    change(folder, "tab02_main_results", where=where | {"variant": "retriever"}, measured=51.0, reason=None)
-    change(folder, "tab02_main_results", where=where, **ends, llm="qwen2.5-coder-0.5b")
-    found = verdict(folder, "answers_over_retriever")
+    runs = changed(committed(), "tab02", where | {"variant": "retriever"}, measured=51.0, reason=None)
+    runs = changed(runs, "tab02", where, **ends, llm="qwen2.5-coder-0.5b")
+    found = here("answers_over_retriever", runs)
     said = "answers by the language model Qwen2.5-Coder 0.5B say nothing of those by GPT 5 Mini"
     assert found.verdict == OPEN and found.reason == said
-    change(folder, "tab02_main_results", where=where, llm=paper.LANGUAGE_MODEL)
-    assert verdict(folder, "answers_over_retriever").verdict == SUPPORTED
+    runs = changed(runs, "tab02", where, llm=paper.LANGUAGE_MODEL)
+    assert here("answers_over_retriever", runs).verdict == SUPPORTED
 
 
-def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone(folder):
+def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone():
     ends = {"difference": 4.0, "difference_low": 2.0, "difference_high": 6.0, **QUESTIONS_ONLY}
-    where = {"variant": "ear", "metric": "recall@5", "split": "random"}
-    change(folder, "tab02_main_results", where=where, **ends)
-    assert verdict(folder, "gains_on_both").verdict == SUPPORTED
-    change(folder, "tab02_main_results", where={"encoder": "minilm"}, encoder="contriever")
-    found = verdict(folder, "gains_on_both", ("laptop", "locomo", "contriever"))
+    runs = changed(committed(), "tab02", {"variant": "ear", "metric": "recall@5", "split": "random"}, **ends)
+    assert here("gains_on_both", runs).verdict == SUPPORTED
+    runs = changed(runs, "tab02", {"encoder": "minilm"}, encoder="contriever")._replace(encoder="contriever")
+    found = here("gains_on_both", runs)
     assert found.verdict == REFUTED and "excludes the stated 12.5" in found.reason
 
 
-def test_two_rows_that_fit_are_not_chosen_from(folder):
-    runs = claims.read_runs(*LAPTOP, made_of(), folder)
+def test_two_rows_that_fit_are_not_chosen_from():
     with pytest.raises(rule.Undecidable, match="rows of tab02_main_results fit"):
-        evidence.level(runs, "tab02", variant="ear")
+        evidence.level(committed(), "tab02", variant="ear")
     with pytest.raises(rule.Undecidable, match="has no row of locomo, minilm, .*nothing"):
-        evidence.level(runs, "tab02", variant="nothing")
+        evidence.level(committed(), "tab02", variant="nothing")
 
 
 def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
-    runs = claims.read_runs(*SMOKE, made_of("smoke"), paths.reference())
+    runs = committed(SMOKE)
     assert {"tab02", "tab03", "fig03"} <= set(runs.records)
-    found = {id: claims.decide(id, runs)[1] for id in claims.claim_texts()}
+    found = {id: here(id, runs) for id in CLAIMS}
     assert {one.verdict for one in found.values()} == {OPEN}
     assert all(one.reason.startswith("made dialogues") for one in found.values())
     assert sum(one.part is not None for one in found.values()) > 15
@@ -363,12 +376,11 @@ def test_on_made_dialogues_nothing_is_decided_but_all_is_computed():
 
 @pytest.fixture(scope="module")
 def record():
-    runs = claims.read_runs(*LAPTOP, made_of(), paths.reference())
-    return records.record("claims", "t", "laptop", {}, {}, claims.claim_rows(runs))
+    return records.record("claims", "t", "laptop", {}, {}, claims.claim_rows(committed()))
 
 
 def test_the_record_holds_both_verdicts_and_the_papers_number(record):
-    assert [row["claim"] for row in record["rows"]] == list(claims.claim_texts())
+    assert [row["claim"] for row in record["rows"]] == list(CLAIMS)
     rows = {row["claim"]: row for row in record["rows"]}
     assert all({row["verdict"], row["reported_verdict"]} <= set(rule.CLAIM_VERDICTS) for row in rows.values())
     row = rows["up_to_over_retriever"]
@@ -383,10 +395,10 @@ def test_the_record_holds_both_verdicts_and_the_papers_number(record):
 
 def test_tables_show_every_claim_twice_and_counts_add_up(record):
     shown = [tables.claims_table(record, one) for one in claims.sections(record)]
-    assert sum(map(len, shown)) == 2 * len(claims.claim_texts())
+    assert sum(map(len, shown)) == 2 * len(CLAIMS)
     counts = claims.verdict_counts(record)
-    assert counts.groupby("judged")["claims"].sum().tolist() == [len(claims.claim_texts())] * 2
-    assert claims.tally(record).to_numpy().sum() == 2 * len(claims.claim_texts())
+    assert counts.groupby("judged")["claims"].sum().tolist() == [len(CLAIMS)] * 2
+    assert claims.tally(record).to_numpy().sum() == 2 * len(CLAIMS)
     html = claims.show_claims(record, "Abstract").data
     assert "EAR improves retrieval by up to 17.9% over the baseline retriever on two" in html and "..." not in html
     assert "<th>claim</th>" in html and "the critic sees test gold" in html
@@ -405,7 +417,7 @@ def test_the_strips_hold_the_counts(record):
 
 
 @pytest.mark.parametrize("name", paper.open_choices())
-def test_a_reading_has_its_words_and_names_a_default(latex, name):  # noqa: F811
+def test_a_reading_has_its_words_and_names_a_default(latex, name):
     one = paper.open_choices()[name]
     for place, quote in one["said"]:
         assert quote in at_place(latex, place), f"{place}: {quote}"
@@ -421,8 +433,3 @@ def test_open_questions_are_all_shown():
     shown = claims.open_questions()
     assert len(shown) == len(paper.open_choices()) >= 15
     assert {"optimizer = adam", "unseen = negative", "replay_slate = gumbel", "–"} <= set(shown["option"])
-
-
-def test_runs_are_plain_values():
-    runs = Runs("laptop", "locomo", "minilm", {}, dict.fromkeys(evidence.RECORDS, "gone"))
-    assert claims.decide("complementary", runs)[1].reason == "gone"

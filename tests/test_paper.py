@@ -1,8 +1,6 @@
 """reported.yaml against the LaTeX of the paper, and the look-ups in it."""
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +11,6 @@ from earlib.paper import NUMBER, number
 TABLES = [f"tab{n:02d}" for n in range(1, 13)]
 HEADING = re.compile(r"\\(section|subsection|subsubsection|paragraph)\*?\{(.*?)\}[ \t]*\n?(?:\\label\{.*?\})?")
 LEVEL = {"section": 0, "subsection": 1, "subsubsection": 2, "paragraph": 3}
-
-
-@pytest.fixture(scope="module")
-def latex():
-    path = os.environ.get("EARLIB_PAPER")
-    if not path or not Path(path).is_file():
-        pytest.skip("EARLIB_PAPER does not name the paper's LaTeX source")
-    return Path(path).read_text(encoding="utf-8")
 
 
 def environment(latex, place):
@@ -49,6 +39,10 @@ def section(latex, place):
     return min(found, key=lambda item: item[0])[1]  # the outermost, then the first
 
 
+def at_place(latex, place):
+    return environment(latex, place) or section(latex, place)
+
+
 def tabular(latex, id):
     text = environment(latex, paper.reported(id)[0]["place"])
     return re.search(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, re.DOTALL)[0]
@@ -57,7 +51,7 @@ def tabular(latex, id):
 @pytest.mark.parametrize("id", sorted({row["id"] for row in paper.reported()}))
 def test_every_number_stands_at_its_place(latex, id):
     for row in paper.reported(id):
-        text = tabular(latex, id) if id in TABLES else environment(latex, row["place"]) or section(latex, row["place"])
+        text = tabular(latex, id) if id in TABLES else at_place(latex, row["place"])
         assert row["quote"] in text, f"{row['place']}: {row['quote']}"
         assert row["printed"] in NUMBER.findall(row["quote"])
 
