@@ -45,24 +45,18 @@ class Client:
 
     Parameters
     ----------
-    model : str, optional
-        Its name at the endpoint; default `EARLIB_LLM_MODEL`.
-    base_url : str, optional
-        The endpoint up to `/v1`; default `OPENAI_BASE_URL`, or OpenAI's own. `user:password@` in it is sent as HTTP
-        Basic authorization instead of the key.
-    api_key : str, optional
-        Default `OPENAI_API_KEY`; only OpenAI's own endpoint requires one. Secrets are shown and stored nowhere.
-    concurrency : int
-        Maximum number of open calls.
+    model, base_url, api_key : str, optional
+        Defaults `EARLIB_LLM_MODEL`, `OPENAI_BASE_URL` (or OpenAI's endpoint) and `OPENAI_API_KEY`, which only OpenAI's
+        endpoint requires. `user:password@` in the address is sent as HTTP Basic authorization instead of the key.
+        Secrets are shown and stored nowhere.
+    concurrency, timeout, max_retries : int, float and int
+        Open calls; seconds without a sign of the endpoint; further attempts after a timeout, a lost connection, a 408,
+        409, 429 or 5xx.
     max_calls, max_cost : int and float, optional
-        Limits on calls (each attempt is one; 0: stored replies alone) and on US dollars; default
-        `EARLIB_LLM_MAX_CALLS` and `EARLIB_LLM_MAX_COST`. Clients that share a file `EARLIB_LLM_LEDGER` count together.
+        Limits on attempts (0: stored replies alone) and on US dollars; defaults `EARLIB_LLM_MAX_CALLS` and
+        `EARLIB_LLM_MAX_COST`. Clients that share a file `EARLIB_LLM_LEDGER` count together.
     price : tuple of float, optional
         US dollars for a million tokens in and out; required for `max_cost` where `budget.PRICES` has none.
-    timeout : float
-        Seconds without a sign of the endpoint after which an attempt is abandoned.
-    max_retries : int
-        Further attempts of the client library after a timeout, a lost connection, a 408, 409, 429 or 5xx.
     start : callable, optional
         Makes the endpoint ready, before replies are asked for; `ask` raises what it raises.
 
@@ -128,11 +122,7 @@ class Client:
         return self._budget.usage(self._from_store)
 
     def estimate(self, requests):
-        """Usage that `ask` would have; calls nothing.
-
-        Tokens in are estimated from the number of characters; tokens out are the requests' maxima, which suffice unless
-        a reply must be asked for again.
-        """
+        """Usage that `ask` would have: tokens in from the number of characters, tokens out the requests' maxima."""
         wanted = {
             reply_key(self.model, self.endpoint, one): one
             for one in _checked("requests", REQUESTS, requests, strict=False)
@@ -250,14 +240,11 @@ class Client:
         return Reply(self._clean(text), status, *paid, reason="" if status != "failed" else "the reply is unreadable")
 
     def _send(self, request, max_tokens):
-        """Response of the library, without the parameters that the model refuses.
-
-        A refusal is remembered if the call without the parameter succeeds. The old name `max_tokens` is tried first:
-        models that require the new one say so, while some servers ignore the new name silently and never stop writing.
-        """
+        """Response to a call without the parameters that the model refuses; a refusal is remembered after a success."""
         self._budget.expect(request, max_tokens)
         refused = self.refused
         while True:
+            # The old name goes first: some servers silently ignore the new one and never stop writing.
             name = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
             parameters = {"model": self.model, "messages": request.messages, name: max_tokens}
             if request.temperature is not None and "temperature" not in refused:
@@ -265,8 +252,10 @@ class Client:
             try:
                 response = self._api.chat.completions.create(**parameters)
             except openai.APIStatusError as error:
-                refused_now = _refused_parameter(error, parameters)
-                if refused_now is None:
+                named = [error.param] if error.param else re.findall(r"\w+", str(error.body))
+                refused_now = next((name for name in named if name in LEARNABLE and name in parameters), None)
+                learnable = error.status_code in (400, 422) and error.code != "context_length_exceeded"
+                if refused_now is None or not learnable:
                     raise
                 refused |= {refused_now}
                 continue
@@ -383,12 +372,3 @@ def _read(response):
     if content is not None and not isinstance(content, str):
         return "failed", "", finish
     return ("ok", content, finish) if content and content.strip() else ("empty", "", finish)
-
-
-def _refused_parameter(error, parameters):
-    """Parameter that a 400 or 422 is about, by its old name; None if it is about something else."""
-    sent = [name for name in LEARNABLE if name in parameters]
-    if error.status_code not in (400, 422) or error.code == "context_length_exceeded":
-        return None
-    named = [error.param] if error.param else re.findall(r"\w+", str(error.body))
-    return next((name for name in named if name in sent), None)

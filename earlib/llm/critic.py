@@ -18,23 +18,17 @@ class LLMCritic:
     Parameters
     ----------
     client : earlib.llm.client.Client
-    questions : sequence of str
-        By query number.
-    memories : sequence of str
-        Texts of the memories, by row of the bank.
+    questions, memories : sequence of str
+        Texts, by query number and by row of the bank.
     index : torch.Tensor
         Rows of the candidates, `[N, K]`.
-    tokens : int
-        Maximum length of a reply.
-    variant : str
-        Of the prompt, as in `earlib.llm.prompts`.
+    tokens, variant : int and str
+        Maximum length of a reply; variant of the prompt, as in `earlib.llm.prompts`.
 
     Attributes
     ----------
-    asked : int
-        Slates shown so far.
-    unread : collections.Counter
-        Slates whose citations are masked, by the reason.
+    asked, unread : int and collections.Counter
+        Slates shown so far, and those whose citations are masked, by the reason.
     """
 
     def __init__(self, client, questions, memories, index, tokens, variant="paper"):

@@ -30,17 +30,9 @@ class Attack(NamedTuple):
 
 
 def on_critic(setting, number):
-    """A memory without gold in the retriever's slate asks to be cited.
+    """Attack in which a memory without gold in the retriever's slate asks to be cited.
 
-    Parameters
-    ----------
-    setting : settings.Setting
-    number : int
-        Questions, as in `answers.subset`; those whose slates are all gold are left out.
-
-    Returns
-    -------
-    Attack
+    `number` questions as in `answers.subset`; those whose slates are all gold are left out.
     """
     config, asked = Config(), settings.benchmark(setting.dataset).asked
     found, rng = settings.candidates_of(setting, config.depth), np.random.default_rng(0)
@@ -66,7 +58,7 @@ def on_critic(setting, number):
 
 
 def on_judge(setting, number):
-    """A wrong answer, taken from another question, states that it is right; parameters and result as in `on_critic`.
+    """Attack in which a wrong answer, taken from another question, states that it is right; questions as above.
 
     Questions without such an answer (`grading.planted_answers`) are left out.
     """

@@ -8,13 +8,7 @@ from earlib.llm.models import connect, reply_tokens
 
 
 def llm_critic(setting, config, name):
-    """The critic of a setting that asks a language model, as in `earlib.llm.models.connect`.
-
-    Raises
-    ------
-    NoModel
-        For "none".
-    """
+    """The critic of a setting that asks a language model, as in `earlib.llm.models.connect`."""
     benchmark = settings.benchmark(setting.dataset, setting.captions, setting.dates)
     questions, memories = ([one.text for one in texts] for texts in (benchmark.asked, benchmark.memories))
     index = settings.candidates_of(setting, config.depth).index
