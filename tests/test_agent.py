@@ -42,7 +42,7 @@ def test_a_fixed_weight_is_the_best_of_a_life_s_own_first_half(fixed):
     tried = []
     for weight in agent.WEIGHTS:
         way = agent.Way(agent._changed(side_start=weight), "no")
-        tried.append(agent._live(TOY, way, 60).values[0])
+        tried.append(agent.live(TOY, way, 60).values[0])
     for seed, weight in enumerate(fixed.weight):
         first = [np.nanmean(values[seed, :30]) for values in tried]
         assert first[agent.WEIGHTS.index(weight)] == max(first)

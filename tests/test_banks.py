@@ -1,9 +1,6 @@
-"""Banks in files: exact search as in memory, whatever the blocks; an index beside it; adapters folded in or applied."""
+"""Banks in files: exact search as in memory, whatever the blocks; an index; adapters folded in or applied."""
 
 import os
-import signal
-import subprocess
-import sys
 
 import faiss
 import numpy as np
@@ -172,16 +169,6 @@ def test_an_interrupted_write_leaves_no_half_bank(path, blocks, error, message):
     with pytest.raises(error, match=message):
         banks.write_bank(path, blocks(rows), 30, 48)
     assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["bank.npy"]
-
-
-def test_a_killed_write_leaves_the_old_bank(path):
-    write(path, unit(5))
-    before = path.read_bytes()
-    code = "import os, sys, numpy as np\nfrom earlib.experiments import banks\n"
-    code += "blocks = (np.ones((9, 4)) if n < 3 else os.kill(os.getpid(), 9) for n in range(9))\n"
-    code += "banks.write_bank(sys.argv[1], blocks, 81, 4)"
-    done = subprocess.run([sys.executable, "-c", code, path], timeout=120)
-    assert done.returncode == -signal.SIGKILL and path.read_bytes() == before
 
 
 def test_a_bank_too_large_for_the_disk_is_refused_at_once(path):

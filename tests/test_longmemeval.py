@@ -326,7 +326,7 @@ def test_questions_without_gold_are_left_out_and_counted(read):
     benchmark = read(*questions)
     assert statistics(benchmark)["with_gold"] == 93
     assert benchmark.asked == benchmark.queries and len(benchmark.asked) == 100
-    values, queries = measures.ranking(candidates.retrieve(benchmark, depth=5), 5)
+    values, queries = measures.of_first_stage(candidates.retrieve(benchmark, depth=5), 5)
     told = measures.summary(values[0], queries)
     assert (told["n_queries"], told["excluded"]) == (93, 7)
     assert told["measured"] == 100  # five turns, all among the five

@@ -114,7 +114,7 @@ def test_a_model_that_cites_all_gold_teaches_what_the_simulated_critic_without_e
     np.testing.assert_array_equal(model.assisted, simulated.assisted)
     assert model.assisted.shape[-1] == ASSISTED and (model.quality.precision, model.quality.unparsed) == (100, 0)
     cited_less = critic_quality.teach(FEW, Config(precision=100, recall=30), None, ASSISTED)
-    assert not np.array_equal(cited_less.adapter, model.adapter)  # otherwise the comparison would say nothing
+    assert not np.array_equal(cited_less.adapter, model.adapter)  # otherwise the comparison would prove nothing
 
 
 def test_the_rows_of_a_model_and_of_a_simulated_critic(server):
@@ -145,7 +145,7 @@ def test_what_a_model_says_that_cannot_be_read_is_counted_and_measures_nothing(s
         assert rows["ear_adapter", metric]["reason"] == critic_quality.UNREAD
     slates = 8 * 4 + ASSISTED * 3  # T in training, T - 1 at test time
     assert {(row["unparsed"], row["refused"]) for row in rows.values()} == {(slates, 0)}
-    assert len(server.requests) == slates  # each time anew
+    assert len(server.requests) == slates  # every slate again
     server.rule = lambda body: Step(completion(None, refusal="No."))
     rows = teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="other", critic="other")
     assert {(row["unparsed"], row["refused"]) for row in rows} == {(0, slates)}

@@ -69,13 +69,13 @@ def test_questions_that_a_seed_does_not_have_count_nowhere():
     asked = slates(None, "bxz", None)
     for values in (
         measures.of_store(found(), *asked, "dialogue"), measures.covered(SMALL, found(), *asked),
-        measures.chosen(found(), *asked, "observation"),
+        measures.members_of_store(found(), *asked, "observation"),
     ):  # fmt: skip
         assert np.isnan(values[:, 0, [0, 2]]).all() and not np.isnan(values[:, 0, 1]).any()
 
 
 def test_how_many_of_a_store_are_chosen():
-    np.testing.assert_equal(measures.chosen(found(), *slates("abc", "axy", "xyz"), "observation"), [[[0, 2, 3]]])
+    np.testing.assert_equal(measures.members_of_store(found(), *slates("abc", "axy", "xyz"), "observation"), [[[0, 2, 3]]])
 
 
 def test_a_store_that_was_not_searched_is_refused():
@@ -83,7 +83,7 @@ def test_a_store_that_was_not_searched_is_refused():
     with pytest.raises(ValueError, match="'observations' was not searched, did you mean 'observation'"):
         measures.of_store(found(), *slates("abc"), "observations")
     with pytest.raises(ValueError, match="'observation' was not searched; searched: dialogue"):
-        measures.chosen(alone, *slates("abc"), "observation")
+        measures.members_of_store(alone, *slates("abc"), "observation")
 
 
 @given(st.lists(st.permutations(NAMES), min_size=5, max_size=5))
@@ -99,7 +99,7 @@ def test_the_readings_are_ordered(orders):
     np.testing.assert_array_equal(turns, measures.covered(SMALL, found(), *asked, "dialogue"))
     either = measures.covered(SMALL, found(), *asked)
     assert (either[2][~np.isnan(turns[2])] >= turns[2][~np.isnan(turns[2])]).all()
-    numbers = sum(measures.chosen(found(), *asked, store) for store in ("dialogue", "observation"))
+    numbers = sum(measures.members_of_store(found(), *asked, store) for store in ("dialogue", "observation"))
     assert (numbers == 3).all()
 
 
@@ -123,12 +123,12 @@ def test_one_store_alone_is_searched_alone():
     of_toy = settings.candidates_of(settings.Setting(dataset="toy", store="observation"), 20)
     values, queries, chosen = runs.answers(setting, "retriever")
     np.testing.assert_array_equal(measures.of_store(of_toy, queries, chosen, "observation"), values)
-    assert (measures.chosen(of_toy, queries, chosen, "observation") == 5).all()
+    assert (measures.members_of_store(of_toy, queries, chosen, "observation") == 5).all()
 
 
 def test_types_of_questions_make_up_all_of_them(answered):
     setting, of_toy, (_, queries, chosen) = answered
-    numbers = {"retriever": measures.chosen(of_toy, queries, chosen, "observation")}
+    numbers = {"retriever": measures.members_of_store(of_toy, queries, chosen, "observation")}
     types = sorted(set(of_toy.categories))
     keys = {"measures": ("observations",), "scale": 1}
     whole, *parts = comparisons.by_category(setting, numbers, queries, "retriever", types, **keys)

@@ -19,24 +19,10 @@ AIM = 0.95  # recall that the lists searched must reach at the lower end of its 
 
 
 def write_bank(path, blocks, count, dimension, dtype=np.float16):
-    """Write a bank as a NumPy file (.npy), block by block, and remove the index of an older bank.
+    """Write M unit embeddings, in blocks `[m, d]`, as a NumPy file (.npy), and remove the index of an older bank.
 
-    Parameters
-    ----------
-    path : Path
-    blocks : iterable of numpy.ndarray
-        Unit embeddings, `[m, d]` each.
-    count, dimension : int
-        M, the number of all rows, and d.
-    dtype : {numpy.float16, numpy.float32}
-        Format of the file.
-
-    Raises
-    ------
-    OSError
-        If the disk has too little room (checked first) or cannot be written; the old file stays.
-    ValueError
-        If the blocks have another width, more or fewer rows than M, or a number that is not finite; likewise.
+    Raises OSError if the disk has too little room, and ValueError for a wrong width or number, or numbers that are not
+    finite; the old file stays.
     """
     path, dtype, written = Path(path), np.dtype(dtype), 0
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,25 +53,12 @@ def write_bank(path, blocks, count, dimension, dtype=np.float16):
 
 
 def index_path(path):
-    """File of the index of a bank, beside it."""
+    """File of the index of a bank, in the same folder."""
     return Path(path).with_suffix(".faiss")
 
 
 class Bank:
-    """A bank in a file, mapped into memory.
-
-    Parameters
-    ----------
-    path : Path
-        As written by `write_bank`.
-    dimension : int, optional
-        Expected width.
-
-    Raises
-    ------
-    ValueError
-        If the file is no bank, is truncated, or has another width.
-    """
+    """A bank in a file, mapped into memory; ValueError if the file is no bank, truncated, or of another width."""
 
     def __init__(self, path, dimension=None):
         self.path, again = Path(path), "write the bank anew"
@@ -115,27 +88,10 @@ class Bank:
             raise ValueError(f"{self.path}: the embedding of a query is not finite; encode it anew")
 
     def search(self, query, k):
-        """The k memories closest to each query, as `top_k` of the same numbers in float32, ties included.
+        """The k memories closest to each query, `[..., d]` float32: similarities, descending, and rows, `[..., k]`.
 
-        One query is multiplied in the format of the file, about as fast as reading; several share float32 blocks.
-
-        Parameters
-        ----------
-        query : torch.Tensor
-            Unit embeddings, `[..., d]` float32.
-        k : int
-
-        Returns
-        -------
-        similarity : torch.Tensor
-            Descending, `[..., k]` float32.
-        index : torch.Tensor
-            Rows of the bank, `[..., k]` int64.
-
-        Raises
-        ------
-        ValueError
-            If k is not between 1 and M, or an embedding is not finite or has another width.
+        As `top_k` of the same numbers in float32, ties included. One query is multiplied in the format of the file,
+        about as fast as reading; several share float32 blocks.
         """
         self.check_query(query)
         if query.numel() != self.dimension or self.rows.dtype == torch.float32 or not 1 <= k <= len(self):
@@ -149,9 +105,9 @@ class Bank:
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """An approximate index of a bank: 8-bit lists of memories around centres, of which a query's nearest are searched.
+    """Lists of memories, in 8 bits a number, around centres; those nearest to a query are searched.
 
-    What the lists return is multiplied again with the bank's own rows.
+    What they return is multiplied again with the bank's own rows.
     """
 
     bank: Bank
@@ -175,23 +131,10 @@ class Index:
 
 
 def build_index(bank, query, k=20, lists=None):
-    """Build the index of a bank, beside it, and print its recall against the exact search.
+    """Build the index of a bank, write it next to the bank, and print its recall@k for queries, `[Q, d]`.
 
-    The number of lists searched doubles until the lower end of the recall's 95 % interval over queries is 0.95.
-
-    Parameters
-    ----------
-    bank : Bank
-    query : torch.Tensor
-        Queries to measure the recall on, `[Q, d]` float32.
-    k : int
-        Of recall@k.
-    lists : int, optional
-        Number of lists; default: the root of the bank's size.
-
-    Returns
-    -------
-    Index
+    There are `lists` lists, by default the root of the bank's size. The number of lists searched doubles until the
+    lower end of the recall's 95 % interval over queries is 0.95.
     """
     lists = lists or max(1, round(len(bank) ** 0.5))
     made = faiss.index_factory(bank.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
@@ -215,13 +158,7 @@ def build_index(bank, query, k=20, lists=None):
 
 
 def load_index(bank):
-    """Load the index of a bank; its lists stay in their file.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or the file is not one of this bank.
-    """
+    """Load the index of a bank, its lists left in their file; ValueError if there is none of this bank."""
     path, again = index_path(bank.path), "build it anew with `banks.build_index`"
     try:
         lists = faiss.read_index(os.fspath(path), faiss.IO_FLAG_MMAP)

@@ -47,22 +47,9 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
 
 
 def compare(setting, names, baseline, **changes):
-    """Run variants and controls, and compare each with the same baseline on the same questions.
+    """Run systems, named as in `runs.answers`, and compare each with the same baseline on the same questions.
 
-    Parameters
-    ----------
-    setting : Setting
-    names : sequence of str
-        As in `runs.answers`.
-    baseline : str
-        Likewise.
-    **changes
-        Hyper-parameters of all that differ from the paper's defaults.
-
-    Returns
-    -------
-    list of dict
-        As from `rows`; those of the baseline have no difference.
+    Hyper-parameters of all that differ from the paper's defaults are keywords. Returns rows as from `compared`.
     """
     reached = {name: answers(setting, name, **changes) for name in (baseline, *names)}
     values = {name: one.values for name, one in reached.items()}
@@ -111,17 +98,7 @@ def by_category(setting, values, queries, baseline, categories, **keys):
 
 
 def vary(setting, name, choices, usual):
-    """Run a variant with several hyper-parameters, and compare each with the usual ones on the same questions.
-
-    Parameters
-    ----------
-    setting : Setting
-    name : str
-        A key of `config.VARIANTS`.
-    choices : list of dict
-        Hyper-parameters; duplicates are dropped.
-    usual : dict
-        Hyper-parameters of the baseline.
+    """Run a variant with several choices of hyper-parameters, and compare each with the usual ones.
 
     Returns
     -------
@@ -157,14 +134,7 @@ def paired(**grid):
 def curve(setting, name, chosen=None, **changes):
     """Recall@5 of adapter-only inference along training, each point compared with the untrained adapter.
 
-    Only the last difference is tested.
-
-    Parameters
-    ----------
-    setting : Setting
-        Its `evaluate_every` sets the points.
-    name, chosen, **changes
-        As in `runs.answers`.
+    Only the last difference is tested. Parameters as in `runs.answers`; `Setting.evaluate_every` sets the points.
 
     Returns
     -------
@@ -180,23 +150,7 @@ def curve(setting, name, chosen=None, **changes):
 
 
 def readings(options):
-    """Readings of what the paper leaves open.
-
-    Parameters
-    ----------
-    options : list of str
-        The questions that they answer, or "all".
-
-    Returns
-    -------
-    default : config.Reading
-    others : list of config.Reading
-
-    Raises
-    ------
-    ValueError
-        For an unknown option.
-    """
+    """The default reading of the paper, and those of some options (or "all"); ValueError for an unknown one."""
     default, *others = READINGS
     known = list(dict.fromkeys(reading.option for reading in others))
     for option in options:

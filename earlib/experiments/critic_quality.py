@@ -67,22 +67,7 @@ def teach(setting, config, critic=None, assisted=0):
 
 
 def quality_rows(setting, taught, sees_gold=True, **keys):
-    """Rows of a record: the quality of a critic's citations, and Recall@5 compared with the static retriever.
-
-    Parameters
-    ----------
-    setting : Setting
-        With `train_queries`.
-    taught : Taught
-    sees_gold : bool
-        Whether the critic reads gold labels at test time.
-    **keys
-        Further keys of the rows.
-
-    Returns
-    -------
-    list of dict
-    """
+    """Rows of a record, with further keys: a critic's quality, and Recall@5 compared with the static retriever."""
     about = {"dataset": setting.dataset, "encoder": setting.encoder, "variant": "ear_adapter"}
     made = []
     for metric, by_seed in taught.quality._asdict().items():

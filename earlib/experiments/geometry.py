@@ -62,17 +62,12 @@ class Distances(NamedTuple):
 
 
 def load_diagnostic(path=MEMORIES):
-    """Load the paper's diagnostic queries with the memories of a file in the form of `diagnostic.yaml`, the default.
-
-    Returns
-    -------
-    Diagnostic
+    """Load the paper's diagnostic queries with the memories of a file in the form of `diagnostic.yaml`.
 
     Raises
     ------
     ValueError
-        If an id occurs twice, a store is unknown, or a query names no memory, an unknown one, or one of the other kind
-        than the paper says.
+        If an id occurs twice, a store is unknown, or a query names no memory, an unknown one, or one of the other kind.
     """
     content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     memories, gold = content["memories"], content["gold"]
@@ -125,19 +120,9 @@ def distances(diagnostic, encoder, weights=None):
 
 
 def random_like(weights, count):
-    """Random adapters with the Frobenius norms of trained ones, as a control for maps of the same size.
+    """C random adapters, `[2, C, d, d]`, with the Frobenius norms of trained ones, `[2, R, d, d]`.
 
-    Parameters
-    ----------
-    weights : torch.Tensor
-        `[2, R, d, d]`.
-    count : int
-        C; adapter c has normal entries from its own generator, and the norms of W_q and W_m of seed c mod R.
-
-    Returns
-    -------
-    torch.Tensor
-        `[2, C, d, d]`.
+    Adapter c has normal entries from its own generator, and the norms of W_q and W_m of seed c mod R.
     """
     made = []
     for number in range(count):
@@ -157,18 +142,9 @@ def separation(values, requires):
 
 
 def over_questions(values, requires):
-    """A separation with its interval and test over queries.
+    """A separation of values, `[Q]`, with Welch's 95 % interval over queries and p.
 
-    Parameters
-    ----------
-    values, requires : numpy.ndarray
-        Values, and the kind of memory that each query requires, `[Q]`.
-
-    Returns
-    -------
-    dict
-        `difference`; `difference_low`, `difference_high`, Welch's 95 % interval (a bootstrap over five and five queries
-        would be too narrow); `p` of the exact two-sided permutation test over the kinds of the queries.
+    A bootstrap over five and five queries would be too narrow. The two-sided permutation test is exact.
     """
 
     def gap(one, other, axis):
@@ -181,13 +157,7 @@ def over_questions(values, requires):
 
 
 def over_seeds(by_adapter, others=None):
-    """The mean of R values, or of R minus C others, with its 95 % t interval over adapters (Welch's for two).
-
-    Returns
-    -------
-    dict
-        `difference`, `difference_low`, `difference_high`; no interval for a single adapter.
-    """
+    """The mean of R values, or of R minus C others, with its 95 % t interval (Welch's for two samples)."""
     if others is None:
         return _differing(by_adapter.mean(), ttest_1samp, by_adapter, popmean=0)
     return _differing(by_adapter.mean() - others.mean(), ttest_ind, by_adapter, others, equal_var=False)
@@ -215,6 +185,10 @@ def _over_adapters(values):
 def geometry_rows(diagnostic, before, after):
     """Fields and keys of rows for `records.row`.
 
+    Metrics d_e, d_s and delta by query (from 1) and requires; recall@5 by requires; delta_change by query, and by
+    requires alone; separation; separation_change. The key stage is "before" or "after", interval is "questions" or
+    "seeds", the units of the interval of a separation's difference.
+
     Parameters
     ----------
     diagnostic : Diagnostic
@@ -226,36 +200,29 @@ def geometry_rows(diagnostic, before, after):
     Returns
     -------
     list of dict
-        Metrics d_e, d_s and delta by query (from 1) and requires; recall@5 by requires; delta_change by query, and by
-        requires alone; separation; separation_change. The key stage is "before" or "after", interval is "questions"
-        or "seeds", the units of the interval of a separation's difference. A single query moves the recall of trained
-        adapters by several points, so that it may vary between machines.
     """
-    made = _distance_rows(diagnostic.requires, before, stage="before", seeds=None)
+    requires = diagnostic.requires
+
+    def by_query(metric, values, **keys):
+        about = [{"metric": metric, "query": at, "requires": kind} for at, kind in enumerate(requires.tolist(), 1)]
+        return [{**row, **_over_adapters(of_query), **keys} for row, of_query in zip(about, values.T, strict=True)]
+
+    def by_kind(metric, values, **keys):
+        parts = {kind: values[:, requires == kind] for kind in KINDS}
+        value = {kind: {**_over_adapters(part.mean(1)), "n_queries": part.shape[1]} for kind, part in parts.items()}
+        return [{"metric": metric, "requires": kind, **value[kind], **keys} for kind in KINDS]
+
+    def at(stage, found, **keys):
+        made = [row for name in ("d_e", "d_s", "delta") for row in by_query(name, getattr(found, name), stage=stage)]
+        made += by_kind("recall@5", 100 * found.recalled, stage=stage, varies=stage == "after")
+        return [{**row, **keys} for row in made]
+
+    made = at("before", before, seeds=None)
     for adapter, found in after.items():
-        made += _distance_rows(diagnostic.requires, found, stage="after", adapter=adapter)
         change = found.delta - before.delta
-        for number, kind in enumerate(diagnostic.requires.tolist(), 1):
-            keys = {"query": number, "requires": kind, "adapter": adapter}
-            made.append({"metric": "delta_change", **keys, **_over_adapters(change[:, number - 1])})
-        for kind in KINDS:
-            of_kind = change[:, diagnostic.requires == kind]
-            value = {**_over_adapters(of_kind.mean(1)), "n_queries": of_kind.shape[1]}
-            made.append({"metric": "delta_change", "requires": kind, "adapter": adapter, **value})
-    return made + _separation_rows(diagnostic.requires, before, after)
-
-
-def _distance_rows(requires, found, **keys):
-    made = []
-    for number, kind in enumerate(requires.tolist(), 1):
-        for metric in ("d_e", "d_s", "delta"):
-            value = _over_adapters(getattr(found, metric)[:, number - 1])
-            made.append({"metric": metric, "query": number, "requires": kind, **value, **keys})
-    for kind in KINDS:
-        of_kind = 100 * found.recalled[:, requires == kind]
-        value = {**_over_adapters(of_kind.mean(1)), "n_queries": of_kind.shape[1], "varies": "adapter" in keys}
-        made.append({"metric": "recall@5", "requires": kind, **value, **keys})
-    return made
+        of_adapter = [*at("after", found), *by_query("delta_change", change), *by_kind("delta_change", change)]
+        made += [{**row, "adapter": adapter} for row in of_adapter]
+    return made + _separation_rows(requires, before, after)
 
 
 def _separation_rows(requires, before, adapters):
@@ -298,18 +265,10 @@ def printed_delta(stage):
 
 
 def separations(record, requires):
-    """Table of the changes of the separation: a line an adapter, and one of the paper's numbers if the record has them.
+    """Table of the changes of the separation, compared with the first adapter's: a line an adapter.
 
-    Parameters
-    ----------
-    record : dict
-    requires : numpy.ndarray
-        The kind of memory that each query requires, `[Q]`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The change and its difference to the first adapter's, with intervals and p.
+    A line of the paper's numbers is added if the record has them. `requires` is the kind that each query requires,
+    `[Q]`.
     """
     heads = {"separation": "change of the separation", "separation_change": "minus that of {}"}
     lines = {}
@@ -334,13 +293,7 @@ def _shown(row):
 
 
 def moved(record):
-    """Table of Delta before and after each adapter, and of the paper's if the record has it, for `figures.moves`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns query, requires, adapter, before, after and std.
-    """
+    """Table of Delta before and after each adapter, and of the paper's if the record has it, for `figures.moves`."""
     rows = [row for row in record["rows"] if row["metric"] == "delta"]
     start = {row["query"]: row for row in rows if row["stage"] == "before"}
     lines, theirs = [], []

@@ -19,7 +19,7 @@ from earlib.data import candidates
 from earlib.data.search import ROWS, top_k
 from earlib.experiments import measures, runs, settings
 from earlib.experiments.banks import Bank, build_index, index_path, overlap, write_bank
-from earlib.experiments.latency import mean_interval, spread, timed
+from earlib.experiments.latency import mean_interval, spread, take_turns, timed
 
 USES = ("applied", "folded")  # of an adapter: to the candidates; into the bank
 FOLDED = "ear_adapter_folded"
@@ -38,24 +38,7 @@ def fold(bank, weights, path):
 
 
 def rerank(query, memory, weights, size):
-    """The best candidates by adapted scores, as in the paper.
-
-    Parameters
-    ----------
-    query : torch.Tensor
-        `[N, d]`.
-    memory : torch.Tensor
-        Candidates of each query, `[N, K, d]`, in the retriever's order.
-    weights : torch.Tensor
-        W_q and W_m, `[2, d, d]`.
-    size : int
-        s.
-
-    Returns
-    -------
-    torch.Tensor
-        Candidate indices, `[N, s]`, best first.
-    """
+    """The s best candidates, `[N, s]`, of `[N, K, d]` by adapted scores, with W_q and W_m, `[2, d, d]`."""
     scores = torch.einsum("nd,nkd->nk", adapt(query, weights[0]), adapt(memory, weights[1]))
     return best(scores, size)
 
@@ -106,24 +89,11 @@ def quality_of_uses(setting, variant="ear_adapter"):
 
 
 def resampled(real, count, seed=0):
-    """Synthetic memories that lie about real ones as these about each other.
+    """Yield synthetic memories, `[m, d]`, that lie about real ones, `[n, d]`, as these about each other.
 
-    Each is a real embedding o, drawn with replacement, moved along the sphere in a random direction t (a unit vector
-    orthogonal to o) until its cosine with o is c, that of a real memory, drawn likewise, and its nearest neighbour:
-
-        m = c o + sqrt(1 - c^2) t
-
-    Parameters
-    ----------
-    real : torch.Tensor
-        Unit embeddings, `[n, d]` float32.
-    count, seed : int
-        The first memories are the same for every count.
-
-    Yields
-    ------
-    numpy.ndarray
-        `[m, d]` float32.
+    Each is a real embedding o, moved along the sphere in a random direction t orthogonal to it, until its cosine with o
+    is c, that of a random real memory and its nearest neighbour: m = c o + sqrt(1 - c^2) t. The first are the same for
+    every count.
     """
     nearest = top_k(real, real, 2)[0][:, 1].clamp(max=1)  # itself is the first, or a copy of it
     rng = torch.Generator().manual_seed(seed)
@@ -155,10 +125,9 @@ def cost_of_uses(real, query, weights, count):
 
     Parameters
     ----------
-    real : torch.Tensor
-        Embeddings that the bank is made of, `[n, d]`.
-    query : torch.Tensor
-        `[2 N, d]`; the first half sets the number of lists searched, the second is measured.
+    real, query : torch.Tensor
+        Embeddings that the bank is made of, `[n, d]`, and `[2 N, d]`: the first half sets the number of lists searched,
+        the second is measured.
     weights : torch.Tensor
         W_q and W_m, `[2, d, d]`.
     count : int
@@ -184,7 +153,7 @@ def cost_of_uses(real, query, weights, count):
 
 
 def _timed_uses(indexes, query, weights):
-    """Time every search with every use, in an order that changes from query to query; the first query goes before."""
+    """Costs of every search with every use."""
     config, N, frozen = Config(), len(query), indexes["applied"].bank
     searches = {("exact", use): index.bank for use, index in indexes.items()}
     searches |= {("approximate", use): index for use, index in indexes.items()}
@@ -195,13 +164,13 @@ def _timed_uses(indexes, query, weights):
         _, index = searches[search, use].search(one, config.depth)
         return index[rerank(one[None], frozen.rows[index].float()[None], weights, config.slate_size)[0]]
 
-    words, keys = frozen.rows.view(torch.int64), list(searches)
-    seconds, read, slates = {key: np.empty(N) for key in keys}, np.empty(N), {key: [None] * N for key in keys}
-    for n in (0, *range(N)):
-        read[n], _ = timed(lambda: words.sum())
-        turn = n % len(keys)
-        for key in (*keys[turn:], *keys[:turn]):
-            seconds[key][n], slates[key][n] = timed(lambda: slate(*key, query[n]))  # noqa: B023
+    words, read = frozen.rows.view(torch.int64), np.empty(N)
+
+    def before(n):
+        read[n], _ = timed(words.sum)
+
+    works = {key: lambda n, key=key: slate(*key, query[n]) for key in searches}
+    seconds, slates = take_turns(works, N, before)
     asked, found = {"applied": query, "folded": adapt(query, weights[0])}, {}
     for use, index in indexes.items():
         found[use] = overlap(*(one.search(asked[use], config.depth)[1] for one in (index, index.bank))).numpy()
@@ -210,18 +179,9 @@ def _timed_uses(indexes, query, weights):
 
 
 def cost_rows(costs, **keys):
-    """Rows of a record: latency by search and use, reading once, shares found and shared, disk, and preparation.
+    """Rows of a record, with further keys: latency by search and use, shares found and shared, disk, preparation.
 
-    Parameters
-    ----------
-    costs : Costs
-    **keys
-        Keys of the rows: dataset, encoder, memories.
-
-    Returns
-    -------
-    list of dict
-        Times vary between machines, and so does the share found, since it sets the lists searched.
+    Times vary between machines, and so does the share found, since it sets the lists searched.
     """
 
     def percent(shares):

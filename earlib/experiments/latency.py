@@ -47,26 +47,10 @@ class Times(NamedTuple):
 
 @contextmanager
 def stored(blocks, dimension):
-    """A bank in a file of raw float32 rows, while the context lasts.
+    """A bank in a file of float32 rows, from blocks `[m, d]`, while the context lasts.
 
-    The file has no name, so that nothing is left behind however the process ends.
-
-    Parameters
-    ----------
-    blocks : iterable of numpy.ndarray
-        Rows of the bank, `[m, d]` float32 each.
-    dimension : int
-        d.
-
-    Yields
-    ------
-    callable
-        `count -> [count, d]`, a tensor of the first rows: the file mapped into memory anew, nothing copied.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be written or the disk is full.
+    Yields `count -> [count, d]`, a new mapping of the first rows. The file has no name, so that nothing is left behind
+    however the process ends.
     """
     with ExitStack() as stack:
         try:
@@ -85,10 +69,7 @@ def stored(blocks, dimension):
 
 
 def random_unit(count, dimension, purpose):
-    """Blocks of random unit vectors, `[m, d]` float32, from uniform components.
-
-    Each purpose, "memories" or "queries", has its own generator; the first rows are the same for every count.
-    """
+    """Blocks of random unit vectors, `[m, d]` float32, for "memories" or "queries"; the same for every count."""
     rng = np.random.default_rng(("memories", "queries").index(purpose))
     for start in range(0, count, BLOCK):
         block = rng.random((min(BLOCK, count - start), dimension), np.float32)
@@ -98,15 +79,7 @@ def random_unit(count, dimension, purpose):
 
 
 def conversations(benchmark, found, queries):
-    """Arrange the bank so that the memories of each question's conversation are consecutive.
-
-    Returns
-    -------
-    order : torch.Tensor
-        Rows of the benchmark's bank, conversation by conversation, each in memory order.
-    spans : list of (int, int)
-        Where in that order the memories of each of the questions `queries` stand.
-    """
+    """Rows of the bank by conversation, and where among them the memories of each question's one stand."""
     rows = {}
     for row, memory in enumerate(benchmark.memories):
         if memory.store == "dialogue":
@@ -126,55 +99,56 @@ def timed(work):
     return time.perf_counter() - start, result
 
 
+def take_turns(works, count, before):
+    """Seconds and results of each work, `n -> result`, for queries 0 to count - 1; the first query is run beforehand.
+
+    The order of the works changes from query to query; `before(n)` comes first.
+    """
+    seconds, results = ({name: [None] * count for name in works} for _ in range(2))
+    for n in (0, *range(count)):
+        before(n)
+        turn = n % len(works)
+        for name in (*list(works)[turn:], *list(works)[:turn]):
+            seconds[name][n], results[name][n] = timed(lambda: works[name](n))  # noqa: B023 (called at once)
+    return {name: np.array(of_work) for name, of_work in seconds.items()}, results
+
+
 def time_methods(bank, query, spans, gold, names):
-    """Time each method on each query, one query at a time, as in an agent that serves one user.
+    """Time each method, a key of `config.VARIANTS` or `equal_calls_C`, one query at a time.
 
-    The first stage is shared and timed once a query; the rest of each method is added to it, in an order that changes
-    from query to query. Just before, the same embeddings are read once: their sum, with as many threads. The adapters
-    are random, since values do not change their cost. The first query is run once beforehand to warm up.
+    The first stage is shared and timed once a query; the rest of each method is added to it. Just before, the same
+    embeddings are read once: their sum, with as many threads. The adapters are random, since values do not change their
+    cost.
 
-    Parameters
-    ----------
-    bank : callable
-        Returns the bank `[M, d]`; called anew for each query.
-    query : torch.Tensor
-        `[N, d]`.
-    spans : list of (int, int)
-        First and last + 1 of the bank's rows that each query searches.
-    gold : torch.Tensor
-        Gold labels of the simulated critic, `[N, K]` bool by candidate.
-    names : sequence of str
-        Keys of `config.VARIANTS`, and `equal_calls_C`.
-
-    Returns
-    -------
-    Times
+    `bank()` returns the bank, `[M, d]`; query `[N, d]` searches the rows of its span (first, last + 1); `gold`, `[N,
+    K]`, is for the simulated critic.
     """
     N, config = len(query), Config()
     index = torch.zeros(N, config.depth, dtype=torch.int64)
     found = Candidates(query, bank(), index, gold, gold.sum(-1), ids=(), memory_ids=(), categories=(), scopes=())
     noise = randomness.draw(config, (0,), torch.arange(N)[None], config.depth, N, "test")
+    read, first, opened = np.empty(N), np.empty(N), [None]
     asked = {name: [] for name in names}
     methods = {name: _method(name, found, asked[name]) for name in names}
-    times = Times(np.empty(N), {name: np.empty(N) for name in names}, {name: [None] * N for name in names}, {})
 
     def first_stage(n):
-        opened = bank()
-        _, places = top_k(query[n], opened[slice(*spans[n])], config.depth)
+        opened[0] = bank()
+        _, places = top_k(query[n], opened[0][slice(*spans[n])], config.depth)
         index[n] = spans[n][0] + places
-        return opened
 
-    for n in (0, *range(N)):
-        times.read[n], _ = timed(lambda: bank()[slice(*spans[n])].sum())  # noqa: B023 (called at once)
-        first, opened = timed(lambda: first_stage(n))  # noqa: B023
-        turn = n % len(names)
-        for name in (*names[turn:], *names[:turn]):
-            asked[name].clear()
-            rest, slate = timed(lambda: methods[name](torch.tensor([[n]]), noise.part(n, n + 1), opened))  # noqa: B023
-            times.seconds[name][n] = first + rest
-            times.slates[name][n] = index[n, slate[0, 0]]
-    slates = {name: torch.stack(rows) for name, rows in times.slates.items()}
-    return times._replace(slates=slates, calls={name: len(calls) for name, calls in asked.items()})
+    def before(n):
+        read[n], _ = timed(lambda: bank()[slice(*spans[n])].sum())
+        first[n], _ = timed(lambda: first_stage(n))
+        for calls in asked.values():
+            calls.clear()
+
+    def work(method):
+        return lambda n: method(torch.tensor([[n]]), noise.part(n, n + 1), opened[0])
+
+    seconds, slates = take_turns({name: work(method) for name, method in methods.items()}, N, before)
+    seconds = {name: first + rest for name, rest in seconds.items()}
+    slates = {name: index.gather(1, torch.cat(parts)[:, 0]) for name, parts in slates.items()}
+    return Times(read, seconds, slates, {name: len(calls) for name, calls in asked.items()})
 
 
 def _method(name, found, asked):
@@ -212,15 +186,14 @@ def time_questions(benchmark, found, queries, names):
     queries : numpy.ndarray
         Question numbers, `[N]`.
     names : sequence of str
-        As in `time_methods`.
+        Keys of `config.VARIANTS`, and `equal_calls_C`.
 
     Returns
     -------
     times : dict of Times
         By storage.
     expected : dict of torch.Tensor
-        Slates of the same methods with all questions in one batch, as in the experiments, `[N, s]` by method; rows of
-        the rearranged bank (see `conversations`), as in `times`.
+        Slates of the same methods with all questions in one batch, as in the experiments, `[N, s]` by method.
     """
     order, spans = conversations(benchmark, found, queries)
     bank, query, gold = found.bank[order], found.query[queries], found.gold[queries]
@@ -236,24 +209,20 @@ def time_questions(benchmark, found, queries, names):
 
 
 def time_random(memories, dimension, queries, names):
-    """Time banks of random unit vectors; a smaller one is the first part of the largest, which is written once.
+    """Time banks of random unit vectors; a smaller one is the first part of the largest.
 
     Parameters
     ----------
     memories : sequence of int
         Sizes of the bank.
-    dimension : int
-        d.
-    queries : int
-        Number of random queries for each.
+    dimension, queries : int
+        d, and the number of random queries for each bank.
     names : sequence of str
-        As in `time_methods`.
+        As in `time_questions`.
 
     Yields
     ------
-    count : int
-    storage : str
-    times : Times
+    count, storage, times
 
     Raises
     ------
@@ -291,19 +260,10 @@ def encoding(encoder, texts):
 
 
 def latency_rows(times, **keys):
-    """Rows of a record: latency by method, its percentiles, the time of reading once, and the ratio of the two.
+    """Rows of a record, with further keys: latency by method and its percentiles, reading once, and their ratio.
 
-    Parameters
-    ----------
-    times : Times
-    **keys
-        Keys of the rows: dataset, encoder, storage, memories.
-
-    Returns
-    -------
-    list of dict
-        All vary between machines. Latency is a mean over queries with its interval and its paired difference to the
-        retriever; the ratio is that of the medians of adapter-only retrieval and of reading.
+    All vary between machines. Latency is a mean over queries with its interval and its paired difference to the
+    retriever; the ratio is that of the medians of adapter-only retrieval and of reading.
     """
     made = []
     for name, seconds in times.seconds.items():

@@ -1,7 +1,7 @@
-"""Measures, intervals, and the controls that ask the same critic without learning anything.
+"""Measures with their intervals and tests, and the control that asks the same critic without learning.
 
-Values are kept a question and a seed, `[R, E]`, with NaN where a question has no gold memory; everything that
-is shown is a mean of them, in percent.
+Values have the shape `[R, E]`, a seed and a question, with NaN for questions without gold memories; means of them are
+shown in percent.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ PERMUTATIONS = 10_000
 
 
 def measure(candidates, queries, slates):
-    """Recall@s (all gold in the slate), Hitrate@s (any), and the fraction of the gold that is in it.
+    """Recall@s (all gold in the slate), Hitrate@s (any), and the fraction of the gold in the slate.
 
     Parameters
     ----------
@@ -33,23 +33,30 @@ def measure(candidates, queries, slates):
         `[3, R, E]` in the order of `MEASURES`, between 0 and 1; NaN for questions without gold.
     """
     found = candidates.gold[queries].gather(-1, slates).sum(-1)
-    return _shares(found.cpu().numpy(), candidates.gold_count[queries].cpu().numpy())
+    return shares(found.cpu().numpy(), candidates.gold_count[queries].cpu().numpy())
 
 
-def _shares(found, count, counted=True):
-    """All of the gold, any, and the fraction of it; NaN where there is none, or where it is not to be counted."""
+def shares(found, count, counted=True):
+    """The three measures of found and all gold memories; NaN if there are none, or if not counted."""
     values = np.stack([found == count, found > 0, found / np.maximum(count, 1)]).astype(float)
     return np.where(counted & (count > 0), values, np.nan)
 
 
+def of_first_stage(candidates, cut):
+    """Measures of the first `cut` candidates of every question, `[3, 1, N]`, and question numbers, `[1, N]`."""
+    queries = torch.arange(len(candidates.query))[None]
+    slates = torch.arange(cut).expand(1, len(candidates.query), cut)
+    return measure(candidates, queries, slates), queries.numpy()
+
+
 def of_store(candidates, queries, slates, store):
-    """Recall, hit rate and fraction as in `measure`, of the gold of one store alone; slates may hold others' memories.
+    """Measures of the gold memories of one store.
 
     Parameters
     ----------
     candidates : Candidates
     queries : numpy.ndarray
-        Question numbers, `[R, E]`; -1 where a seed has fewer questions than another.
+        Question numbers, `[R, E]`; -1 pads the seeds that have fewer questions.
     slates : numpy.ndarray
         Candidate indices, `[R, E, s]`.
     store : str
@@ -62,20 +69,20 @@ def of_store(candidates, queries, slates, store):
     """
     gold = candidates.gold.numpy() & _in_store(candidates, store)
     found = np.take_along_axis(gold[queries], slates, -1).sum(-1)
-    return _shares(found, candidates.gold_in_store[store].numpy()[queries], queries >= 0)
+    return shares(found, candidates.gold_in_store[store].numpy()[queries], queries >= 0)
 
 
 def covered(benchmark, candidates, queries, slates, store=None):
-    """All, any, and the fraction of a question's gold turns that its slate covers: by a turn itself, or an observation.
+    """Measures of the gold turns that a slate covers, by the turns themselves or by observations drawn from them.
 
-    Of several observations drawn from one turn, one covers it, where `of_store` asks for all. Turns that no memory of
-    the store holds do not count.
+    One of several observations of a turn covers it, whereas `of_store` requires all. Turns that no memory of the store
+    holds do not count.
 
     Parameters
     ----------
     benchmark : Benchmark
     candidates, queries, slates
-        As in `of_store`; the candidates are of this benchmark.
+        As in `of_store`.
     store : str, optional
         Only this store's memories cover turns; default: all that were searched.
 
@@ -92,71 +99,28 @@ def covered(benchmark, candidates, queries, slates, store=None):
         gold = held.intersection(asked[number].gold)
         seen = set().union(*(turns[row] for row in index[number, slates[at]]))
         found[at], count[at] = len(gold & seen), len(gold)
-    return _shares(found, count, queries >= 0)
+    return shares(found, count, queries >= 0)
 
 
-def chosen(candidates, queries, slates, store):
-    """How many memories of each slate come from one store; parameters as in `of_store`.
-
-    Returns
-    -------
-    numpy.ndarray
-        `[1, R, E]`, from 0 to s.
-    """
+def members_of_store(candidates, queries, slates, store):
+    """Number of memories of each slate that come from one store, `[1, R, E]`; parameters as in `of_store`."""
     number = np.take_along_axis(_in_store(candidates, store)[queries], slates, -1).sum(-1)
     return np.where(queries >= 0, number, np.nan)[None]
 
 
 def _in_store(candidates, store):
-    """Which candidates come from a store, bool `[N, K]`."""
+    """Candidates of a store, bool `[N, K]`."""
     if store not in candidates.gold_in_store:
         hint = near(store, candidates.gold_in_store)
         raise ValueError(f"store {store!r} was not searched{hint}; searched: {', '.join(candidates.gold_in_store)}")
     return np.array([one == store for one in candidates.stores])[candidates.index.numpy()]
 
 
-def ranking(candidates, cut):
-    """Measures of the first-stage ranking itself, over all questions.
-
-    Parameters
-    ----------
-    candidates : Candidates
-    cut : int
-        How many of the candidates count as retrieved; with K, what no reranker can exceed.
-
-    Returns
-    -------
-    values : numpy.ndarray
-        `[3, 1, N]` as in `measure`.
-    queries : numpy.ndarray
-        `[1, N]`.
-    """
-    queries = torch.arange(len(candidates.query))[None]
-    slates = torch.arange(cut).expand(1, len(candidates.query), cut)
-    return measure(candidates, queries, slates), queries.numpy()
-
-
 def equal_calls(config, candidates, critic, queries, calls, uniforms):
     """Control without adapter and bandit: show the retriever's ranking to the critic, s memories a call.
 
-    What was cited comes first, then what was not shown, then what was rejected, each in the retriever's order.
-
-    Parameters
-    ----------
-    config : Config
-    candidates : Candidates
-    critic : callable
-    queries : torch.Tensor
-        `[R, E]`.
-    calls : int
-        Critic calls a query; calls * s may not exceed K.
-    uniforms : Uniforms
-        At least `calls` rounds.
-
-    Returns
-    -------
-    torch.Tensor
-        Candidate indices, `[R, E, s]`.
+    Cited memories come first, then those not shown, then the rejected ones, each in the retriever's order: candidate
+    indices, `[R, E, s]`, of queries, `[R, E]`. `uniforms` has at least `calls` rounds.
 
     Raises
     ------
@@ -175,21 +139,9 @@ def equal_calls(config, candidates, critic, queries, calls, uniforms):
 
 
 def only(values, queries, wanted):
-    """Values and question numbers of some questions alone, as if no others had been asked.
+    """Restrict values, `[..., R, E]`, and question numbers, `[R, E]`, to wanted questions; others become NaN and -1.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        `[..., R, E]`.
-    queries : numpy.ndarray
-        Question numbers, `[R, E]`.
-    wanted : numpy.ndarray
-        Which questions, bool by number, `[N]`, or by seed and number, `[R, N]`.
-
-    Returns
-    -------
-    values, queries : numpy.ndarray
-        Of the same shapes, with NaN and -1 in the place of the others.
+    `wanted` is bool by number, `[N]`, or by seed and number, `[R, N]`.
     """
     of_seed = np.broadcast_to(wanted, (len(queries), wanted.shape[-1]))
     kept = np.take_along_axis(of_seed, queries.clip(min=0), 1) & (queries >= 0)
@@ -197,41 +149,41 @@ def only(values, queries, wanted):
 
 
 def summary(values, queries, scopes=None, scale=100):
-    """Mean over seeds, deviation between them, and 95 % intervals over questions and over conversations.
+    """Mean over seeds, standard deviation between them, and 95 % intervals over questions and over conversations.
 
-    Every seed counts alike, and within it every question. An interval resamples questions, each in all its seeds at
-    once, or whole conversations (percentile bootstrap, 2,000 resamples, fixed generator); it is therefore the same
-    whenever it is computed. Conversations are few, and percentile intervals over few are somewhat too short.
+    All seeds have the same weight, and all questions of a seed. An interval resamples questions, each with all its
+    seeds, or whole conversations (percentile bootstrap, 2,000 resamples, fixed generator). Percentile intervals over
+    few conversations are somewhat too short.
 
     Parameters
     ----------
     values : numpy.ndarray
         `[R, E]`, NaN where a question does not count.
     queries : numpy.ndarray
-        Query numbers, `[R, E]`; -1 where a seed has fewer questions than another.
+        Query numbers, `[R, E]`; -1 pads the seeds that have fewer questions.
     scopes : numpy.ndarray, optional
         Number of each question's conversation, `[N]`.
     scale : float
-        The unit in which values are told: 100 for shares, in percent; 1 for numbers.
+        Unit of the result: 100 for shares, in percent; 1 for numbers.
 
     Returns
     -------
     dict
-        `measured`, `std` (None for one seed), `low`, `high` in this unit, and with scopes `scope_low`, `scope_high`;
-        `n_queries` and `n_queries_most`, the fewest and the most that counted in a seed; `excluded`, the most that a
-        seed left out; `seeds`.
+        `measured`, `std` (None for one seed), `low`, `high`, and with scopes `scope_low`, `scope_high`; `n_queries` and
+        `n_queries_most`, the fewest and the most that counted in a seed; `excluded`, the most that a seed left out;
+        `seeds`.
 
     Raises
     ------
     ValueError
-        If a seed has no question that counts.
+        If no question of a seed counts.
     """
     counted = ~np.isnan(values)
     if not counted.any(1).all():
         raise ValueError("a seed evaluates no question with gold memories; choose more questions, or another part")
     by_seed = scale * np.nanmean(values, axis=1)
     low, high = _interval(values, queries, scale)
-    told = {
+    found = {
         "measured": float(by_seed.mean()),
         "std": float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None,
         "low": low,
@@ -242,47 +194,33 @@ def summary(values, queries, scopes=None, scale=100):
         "seeds": len(values),
     }
     if scopes is not None and len(np.unique(scopes[queries[counted]])) > 1:
-        told["scope_low"], told["scope_high"] = _interval(values, scopes[queries], scale)
-    return told
+        found["scope_low"], found["scope_high"] = _interval(values, scopes[queries], scale)
+    return found
 
 
 def difference(values, others, queries, scopes=None, scale=100, tested=True):
-    """Paired difference between two systems on the same questions, with its intervals.
-
-    Parameters as in `summary`; `others` has the shape of `values`.
+    """Paired difference between two systems on the same questions; parameters as in `summary`.
 
     Returns
     -------
     dict
-        As `summary`, and if it is to be tested `p` of a two-sided paired permutation test: the two systems change
-        places at random, in all seeds of a question together. None if they differ on no question: nothing to test.
+        As from `summary`, and if tested `p` of a two-sided paired permutation test, which swaps the two systems at
+        random, in all seeds of a question together; None if they differ on no question.
     """
     gap = values - others
-    told = summary(gap, queries, scopes, scale)
-    return {**told, "p": _permuted(gap, queries)} if tested else told
+    found = summary(gap, queries, scopes, scale)
+    return {**found, "p": _permuted(gap, queries)} if tested else found
 
 
 def first_above(seen, means, level):
-    """The first evaluation from which a curve stays above a level.
-
-    Parameters
-    ----------
-    seen, means : sequence
-        Training queries before each evaluation, and the mean reached.
-    level : float
-
-    Returns
-    -------
-    int or None
-        Training queries seen by then; None if the curve ends at or below the level.
-    """
+    """Training queries, `seen`, before the first evaluation from which a curve stays above a level; None if none."""
     below = [at for at, mean in enumerate(means) if mean <= level]
     first = below[-1] + 1 if below else 0
     return int(seen[first]) if first < len(means) else None
 
 
 def _totals(values, units):
-    """Weighted sum and weight of the values of each unit (a question, a conversation), every seed of weight 1."""
+    """Weighted sum and weight of the values of each unit (a question, a conversation); all seeds weigh the same."""
     counted = ~np.isnan(values)
     weight = np.broadcast_to(1 / counted.sum(1, keepdims=True), values.shape)[counted]
     _, unit = np.unique(units[counted], return_inverse=True)
@@ -297,13 +235,8 @@ def _permuted(gap, queries):
         return None
     if len(total) < 2:  # one change of sign leaves the size of the difference as it is
         return 1.0
-
-    def mean(total, axis):
-        return total.mean(axis)
-
-    rng = np.random.default_rng(0)
-    resamples = {"n_resamples": PERMUTATIONS - 1, "batch": 500, "rng": rng}
-    return float(permutation_test((total,), mean, permutation_type="samples", vectorized=True, **resamples).pvalue)
+    sampled = {"n_resamples": PERMUTATIONS - 1, "batch": 500, "rng": np.random.default_rng(0), "vectorized": True}
+    return float(permutation_test((total,), np.mean, permutation_type="samples", **sampled).pvalue)
 
 
 def _interval(values, units, scale):
@@ -314,6 +247,6 @@ def _interval(values, units, scale):
     def mean(total, times, axis):
         return scale * total.sum(axis) / times.sum(axis)
 
-    rng = np.random.default_rng(0)
-    found = bootstrap((total, times), mean, paired=True, n_resamples=RESAMPLES, method="percentile", rng=rng, batch=200)
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    resampled = {"n_resamples": RESAMPLES, "batch": 200, "rng": np.random.default_rng(0)}
+    found = bootstrap((total, times), mean, paired=True, method="percentile", **resampled).confidence_interval
+    return float(found.low), float(found.high)

@@ -67,18 +67,9 @@ class Job(NamedTuple):
 
 
 def run(setting, config, only=None):
-    """Train and evaluate one configuration with the seeds of a setting, or load the cached run.
+    """Train and evaluate one configuration with the seeds of a setting, or `only` some, or load the cached Run.
 
-    Parameters
-    ----------
-    setting : Setting
-    config : Config
-    only : sequence of int, optional
-        Seeds to run; default: all. A smaller batch of seeds may round differently.
-
-    Returns
-    -------
-    Run
+    A smaller batch of seeds may round differently.
     """
     wanted = job(setting, config, only)
     result = cached(wanted)
@@ -162,7 +153,7 @@ def learners(setting, config, critic=None, only=None):
 
 
 def trained_weights(setting, config, only=None):
-    """Train the adapters of a configuration, or load the cached ones.
+    """Train the adapters of a configuration, or load the cached ones: W_q and W_m, `[2, R, d, d]`.
 
     Parameters
     ----------
@@ -170,11 +161,6 @@ def trained_weights(setting, config, only=None):
     config : Config
     only : sequence of int, optional
         Seeds; default: all.
-
-    Returns
-    -------
-    torch.Tensor
-        W_q and W_m of each seed, `[2, R, d, d]`.
     """
     key = _key(setting, config, candidates_of(setting, config.depth), only)
     stored = cache.load("adapters", key)

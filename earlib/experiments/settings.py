@@ -63,13 +63,7 @@ def benchmark(dataset, captions=True, dates=False):
 
 
 def candidates_of(setting, depth):
-    """Retrieve the first-stage candidates of a setting, once for each process.
-
-    Parameters
-    ----------
-    setting : Setting
-    depth : int
-        K, candidates of a question.
+    """Retrieve the K = `depth` first-stage candidates of a setting, once for each process.
 
     Returns
     -------
@@ -103,7 +97,7 @@ def split(scopes, setting, seed):
 
     Seed i uses `numpy.random.default_rng(i)`. Random: the first 80 % of a permutation train, in that order. By
     conversation: a random fifth of the conversations is held out, and the other questions train, permuted. Later epochs
-    permute the training questions anew. With `validate_on_training` the last fifth of the training questions, or a
+    permute the training questions again. With `validate_on_training` the last fifth of the training questions, or a
     random fifth of the training conversations, replaces the evaluation set and is not trained on.
 
     Parameters

@@ -1,1 +1,1 @@
-"""What goes beyond the paper."""
+"""Extensions beyond the paper."""

@@ -1,7 +1,7 @@
 """An agent's life with an `EARMemory`: it is asked one question after another, answers from its memory, and learns.
 
-Each question is a test before it is a lesson: what counts is what the memory returned when the question was new. The
-agent took part in all conversations of a benchmark and remembers every turn. Its feedback is simulated, and sees gold.
+Each question is tested before it is learned from. The agent remembers every dialogue turn of a benchmark. Its feedback
+is simulated, and sees gold.
 """
 
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from earlib.data.encoders import encode
 from earlib.experiments import comparisons, measures, settings
 from earlib.memory import PRESETS, EARMemory, Preset
 
-SHOWN = 5  # memories that a question brings before the agent
+SHOWN = 5  # memories returned for a question
 STILL = 1e-12  # a learning rate that moves nothing
-WEIGHTS = (0.15, 0.3, 0.45, 0.6, 0.9)  # of the score by words, among which a memory that learns nothing has one
+WEIGHTS = (0.15, 0.3, 0.45, 0.6, 0.9)  # of the score by words, for `fixed`
 _BEST = PRESETS["best"]
 
 
@@ -26,7 +26,7 @@ class Way(NamedTuple):
 
     preset: Preset
     learns: str  # "no"; "feedback": the critic cites among the memories returned; "reflection": the Explorer's slates
-    order: str = "learned"  # in which the candidates are returned; "fused": the first stage's own; "gold": gold first
+    order: str = "learned"  # of the candidates; "fused": the first stage's own; "gold": gold first
 
 
 def _changed(**changes):
@@ -46,40 +46,50 @@ WAYS = {
 
 
 class Life(NamedTuple):
-    """What a memory returned to each question when it was new; R lives, one a seed, of N questions each."""
+    """Results on each question when it was new; R lives, one a seed, of N questions each."""
 
     queries: np.ndarray  # [R, N] question numbers, in the order in which they came
-    values: np.ndarray  # [3, R, N] measures as in measures.MEASURES
+    values: np.ndarray  # [3, R, N] in the order of measures.MEASURES
     returned: list  # of each life, for each question, the ids of the memories
-    weight: list  # of each life, the weight of the score by words that it ended with
+    weight: list  # of each life, the final weight of the score by words
 
 
 def live(setting, way, questions=None):
-    """Let a memory live through the questions of a benchmark, once for each seed of a setting.
+    """Let a memory live through the questions of a benchmark, once for each seed.
 
     Parameters
     ----------
-    setting : settings.Setting
+    setting : Setting
         Dataset, encoder and seeds; a seed has its own order of the questions and its own errors of the critic.
-    way : str
-        One of `WAYS`.
+    way : str or Way
+        One of `WAYS`, or its name.
     questions : int, optional
-        How many each life has; default: all.
+        Questions of each life; default: all.
 
     Returns
     -------
     Life
     """
-    return _live(setting, WAYS[way], questions)
+    way = WAYS[way] if isinstance(way, str) else way
+    benchmark = settings.benchmark(setting.dataset)
+    encoder, gold, lives = _lookup(benchmark, setting.encoder), _gold(benchmark), []
+    for seed in range(setting.seeds):
+        order = np.random.default_rng(seed).permutation(len(benchmark.asked))[:questions]
+        lives.append((order, *_life(benchmark, encoder, gold, order, way, seed)))
+    queries, returned, weight = zip(*lives, strict=True)
+    queries = np.stack(queries)
+    found, count = np.zeros(queries.shape, int), np.array([len(one) for one in gold])
+    for at, number in np.ndenumerate(queries):
+        found[at] = len(gold[number].intersection(returned[at[0]][at[1]]))
+    return Life(queries, measures.shares(found, count[queries]), returned, weight)
 
 
 def fixed(setting, questions=None):
-    """Lives of a memory that learns nothing but one weight of the score by words, the best over its own first half.
+    """Lives of a memory that only chooses a weight of the score by words, the best over its own first half.
 
-    What counts is the second half, over which nothing was chosen. Parameters and result as those of `live`; the weight
-    of a life is that which it took.
+    The second half is held out. Parameters and result as in `live`.
     """
-    tried = [_live(setting, Way(_changed(side_start=weight), "no"), questions) for weight in WEIGHTS]
+    tried = [live(setting, Way(_changed(side_start=weight), "no"), questions) for weight in WEIGHTS]
     half = tried[0].queries.shape[1] // 2
     best = np.nanmean([one.values[0, :, :half] for one in tried], axis=2).argmax(0)  # the smallest of equally good ones
     seeds = range(setting.seeds)
@@ -88,23 +98,9 @@ def fixed(setting, questions=None):
     return Life(tried[0].queries, values, returned, [WEIGHTS[best[seed]] for seed in seeds])
 
 
-def _live(setting, way, questions):
-    benchmark, encoder = settings.benchmark(setting.dataset), _known(setting.dataset, setting.encoder)
-    gold, lives = _gold(benchmark), []
-    for seed in range(setting.seeds):
-        order = np.random.default_rng(seed).permutation(len(benchmark.asked))[:questions]
-        lives.append(_life(benchmark, encoder, gold, order, way, seed))
-    queries, returned, weight = zip(*lives, strict=True)
-    queries = np.stack(queries)
-    found, count = np.zeros(queries.shape, int), np.array([len(one) for one in gold])
-    for at, number in np.ndenumerate(queries):
-        found[at] = len(gold[number].intersection(returned[at[0]][at[1]]))
-    return Life(queries, measures._shares(found, count[queries]), returned, weight)
-
-
 def _life(benchmark, encoder, gold, order, way, seed):
-    """The questions of one life, what each brought, and the weight of words in the end."""
-    asked = {}  # the question that is being asked: its text may be that of others too
+    """The memories returned to each question of one life, and the final weight of words."""
+    asked = {}  # the current question, which is not told by its text: several may share it
 
     def critic(query, ids, texts):
         return SimulatedCritic(way.preset.config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
@@ -114,34 +110,30 @@ def _life(benchmark, encoder, gold, order, way, seed):
     memory.add([one.text for one in turns], [one.id for one in turns])
     returned = []
     for asked["now"] in order.tolist():
-        text = benchmark.asked[asked["now"]].text
-        ids = _answer(memory, text, way.order, gold[asked["now"]])
+        text, relevant = benchmark.asked[asked["now"]].text, gold[asked["now"]]
+        if way.order == "learned":
+            ids = [one.id for one in memory.retrieve(text, SHOWN)]
+        else:
+            ids = memory.candidates(text)
+            ids = (sorted(ids, key=lambda id: id not in relevant) if way.order == "gold" else ids)[:SHOWN]  # noqa: B023
         returned.append(ids)
         if way.learns == "feedback":
             memory.feedback(text, ids)
         elif way.learns == "reflection":
             memory.reflect(text)
-    return order, returned, memory.weight
-
-
-def _answer(memory, text, order, gold):
-    """Ids of the memories that a question brings before the agent."""
-    if order == "learned":
-        return [one.id for one in memory.retrieve(text, SHOWN)]
-    ids = memory.candidates(text)
-    return (sorted(ids, key=lambda id: id not in gold) if order == "gold" else ids)[:SHOWN]
+    return returned, memory.weight
 
 
 def along(setting, lives, every, baseline="memory_still"):
-    """Rows of a record: Recall@5 of each way along a life, against the memory that learns nothing.
+    """Rows of a record: Recall@5 of each way along a life, compared with the memory that does not learn.
 
     Parameters
     ----------
-    setting : settings.Setting
+    setting : Setting
     lives : dict of Life
         By way.
     every : int
-        Questions of a stretch; what is left at the end is not a stretch.
+        Questions of a stretch; an incomplete one at the end is left out.
     baseline : str
         A way.
 
@@ -149,11 +141,6 @@ def along(setting, lives, every, baseline="memory_still"):
     -------
     list of dict
         With the key `asked`, the questions asked until the end of the stretch.
-
-    Raises
-    ------
-    ValueError
-        If a life is shorter than a stretch.
     """
     made, length = [], lives[baseline].queries.shape[1]
     if every > length:
@@ -164,13 +151,7 @@ def along(setting, lives, every, baseline="memory_still"):
 
 
 def second_half(setting, lives, baseline):
-    """Rows of Recall@5 over the second half of each life; parameters as for `along`.
-
-    Returns
-    -------
-    list of dict
-        With the keys `part` and `over`, the way that all are compared with.
-    """
+    """Rows of Recall@5 over the second half of each life, with the keys `part` and `over`; parameters as in `along`."""
     half = slice(lives[baseline].queries.shape[1] // 2, None)
     return _rows(setting, lives, half, baseline, part="second half", over=baseline)
 
@@ -186,39 +167,26 @@ def _rows(setting, lives, stretch, baseline, **about):
 
 
 def moments(setting, before, after, count=3):
-    """Questions of the first life, as late as there are, that one way answered from the right memory and one did not.
+    """Describe the last questions of the first life that one way answered from the right memory and the other did not.
 
-    No text of the benchmark is told, since its licence is not that of this package: ids stand for them.
-
-    Parameters
-    ----------
-    setting : settings.Setting
-    before, after : Life
-        Of the same setting.
-    count : int
-        Of those that the second found, and of those that it lost.
-
-    Returns
-    -------
-    str
-        Each question, and the memories that each way returned, the gold ones marked *.
+    Ids stand for texts, which the licence of the benchmark does not allow to copy. Gold memories are marked *. `count`
+    questions are shown that the second way found, and as many that it lost.
     """
     benchmark, lines = settings.benchmark(setting.dataset), []
     gold, first, second = _gold(benchmark), before.values[0, 0], after.values[0, 0]
-    for told, changed in (("found", second > first), ("lost", second < first)):
-        lines.append(f"-- {told}: {changed.sum()} of {len(first)}, the last of them")
+    for name, changed in (("found", second > first), ("lost", second < first)):
+        lines.append(f"-- {name}: {changed.sum()} of {len(first)}, the last of them")
         for at in np.flatnonzero(changed)[-count:]:
             number = before.queries[0, at]
             lines.append(f"{at + 1}. {benchmark.asked[number].id}")
-            for name, life in (("before", before), ("after", after)):
+            for which, life in (("before", before), ("after", after)):
                 shown = ", ".join(f"{id}{'*' if id in gold[number] else ''}" for id in life.returned[0][at])
-                lines.append(f"     {name:6} {shown}")
+                lines.append(f"     {which:6} {shown}")
     return "\n".join(lines)
 
 
-def _known(dataset, encoder):
-    """An encoder for an EARMemory that looks the texts of a benchmark up, whose embeddings are kept on the disk."""
-    benchmark = settings.benchmark(dataset)
+def _lookup(benchmark, encoder):
+    """An encoder for an EARMemory that looks up the cached embeddings of a benchmark's texts."""
     texts = {"memory": [one.text for one in benchmark.memories], "query": [one.text for one in benchmark.queries]}
     held = {kind: dict(zip(of, encode(of, encoder, kind), strict=True)) for kind, of in texts.items()}
     return lambda asked, kind: np.stack([held[kind][text] for text in asked])

@@ -64,24 +64,11 @@ def log_prior(prior, scores, sets):
 
 
 def log_likelihood(slates, citations, sets, recall, precision):
-    """Log-probability of a slate's citations under each hypothesis, by the critic's stated recall and precision.
+    """Log-probability of a slate's citations under each hypothesis, `[..., H]`, by the critic's r and p.
 
     With n gold memories of the hypothesis in the slate, gold ones are cited with probability r, others with p_fp(n)
-    (Appendix A.2). No citation is evidence, too: nothing in the slate is gold, or all was missed.
-
-    Parameters
-    ----------
-    slates, citations : torch.Tensor
-        Candidate indices and their citations in {-1, +1}, `[..., s]`; 0 if unreadable, which is no evidence.
-    sets : torch.Tensor
-        `[H, K]`.
-    recall, precision : float
-        r and p, fractions.
-
-    Returns
-    -------
-    torch.Tensor
-        `[..., H]` float64.
+    (Appendix A.2). No citation is evidence, too: nothing in the slate is gold, or all was missed. Citations are -1 or
+    +1, `[..., s]`; 0 if unreadable, which is no evidence.
     """
     chance, said = _cited(slates, sets, recall, precision), citations.unsqueeze(-2)
     return torch.where(said > 0, chance, 1 - chance).log().where(said != 0, 0).sum(-1)
@@ -96,23 +83,10 @@ def _cited(slates, sets, recall, precision):
 
 
 def fit_prior(scores, asked, recall, precision, rounds=20):
-    """The prior of maximum likelihood for citations of training questions.
+    """The prior of maximum likelihood for citations of training questions, whose scores are `[N, K]`.
 
     For each of a few temperatures, expectation maximisation yields the shares of questions with 0, 1 and 2 gold
-    candidates; the temperature with the highest marginal likelihood wins.
-
-    Parameters
-    ----------
-    scores : torch.Tensor
-        Of training questions, `[N, K]`.
-    asked : list of (slates, citations)
-        Citations by the critic, `[N, s]` each, as in `log_likelihood`.
-    recall, precision : float
-    rounds : int
-
-    Returns
-    -------
-    Prior
+    candidates; the temperature with the highest marginal likelihood of the pairs (slates, citations) in `asked` wins.
     """
     sets = hypotheses(scores.shape[-1])
     evidence = sum(log_likelihood(slates, citations, sets, recall, precision) for slates, citations in asked)
@@ -132,23 +106,8 @@ def by_posterior(config, prior, scores, ask, calls):
     """Ask about the slate with the largest expected worth; return the candidates that are most probably gold.
 
     After each call the posterior of every hypothesis is known. The worth of a slate is the probability that it holds
-    every gold candidate; ties are in the retriever's order. The slate to ask about is chosen by `outlook`.
-
-    Parameters
-    ----------
-    config : Config
-        s, and the critic's stated recall and precision.
-    prior : Prior
-    scores : torch.Tensor
-        `[N, K]`.
-    ask : callable
-        `(call, slates) -> (citations, readable)`, each `[N, s]`.
-    calls : int
-        C.
-
-    Returns
-    -------
-    Spent
+    every gold candidate; ties are in the retriever's order. The slate to ask about is chosen by `outlook`; `ask` is
+    `(call, slates) -> (citations, readable)`, each `[N, s]`.
     """
     sets, s = hypotheses(scores.shape[-1]), config.slate_size
     quality = config.recall / 100, config.precision / 100
@@ -198,9 +157,6 @@ def outlook(likely, sets, size, recall, precision):
     return found, most
 
 
-# -- the others --------------------------------------------------------------------------------------------------------
-
-
 def by_confidence(config, scores, gram, ask, calls):
     """The paper's Explorer: after c calls it returns S^(c + 1), composed before its own feedback."""
     found = explore(config, scores, gram, ask, calls)
@@ -222,7 +178,8 @@ def by_thompson(config, scores, gram, ask, calls, uniforms):
         mean = config.relevance * scores + config.exploration * (2 * up / (up + down) - 1)
         slates.append(select_slate(plain, mean, gram, nothing, nothing))
         if call < calls:
-            drawn = 2 * _beta(uniforms[..., call, :], up, down).to(scores.dtype) - 1
+            beta = (part.double().numpy() for part in (up, down, uniforms[..., call, :]))
+            drawn = 2 * torch.from_numpy(betaincinv(*beta)).to(scores.dtype) - 1
             value = config.relevance * scores + config.exploration * drawn
             slate = select_slate(plain, value, gram, nothing, nothing)
             citations, readable = ask(call, slate)
@@ -230,11 +187,6 @@ def by_thompson(config, scores, gram, ask, calls, uniforms):
             shown = shown.scatter_add(-1, slate, weight)
             cited = cited.scatter_add(-1, slate, weight * citations)
     return Spent(torch.stack(slates))
-
-
-def _beta(uniforms, up, down):
-    """Quantiles of Beta(up, down)."""
-    return torch.from_numpy(betaincinv(*(part.double().numpy() for part in (up, down, uniforms))))
 
 
 def in_turn(config, scores, ask, calls, first=0):
@@ -266,21 +218,9 @@ def stopped(gain, bound):
 
 
 def patience(practice, loss):
-    """The largest bound at which the expected loss by stopping early is at most `loss`.
+    """The largest of `BOUNDS` at which the expected loss by stopping early is at most `loss`; the last stops none.
 
-    The loss is the decrease of the mean posterior worth; no gold label is read.
-
-    Parameters
-    ----------
-    practice : Spent
-        Training questions, all of whose calls were spent `by_posterior`.
-    loss : float
-        Of the probability that a slate holds all gold candidates.
-
-    Returns
-    -------
-    float
-        One of `BOUNDS`; the last, 0, stops no question.
+    The loss is the decrease of the mean posterior worth of the training questions in `practice`; no gold label is read.
     """
     kept = practice.worth[-1].mean() - loss
     worths = {bound: practice.worth.gather(0, stopped(practice.gain, bound)[None]).mean() for bound in BOUNDS}
@@ -288,7 +228,7 @@ def patience(practice, loss):
 
 
 def thrift(practice, share):
-    """The smallest bound at which questions that stop early spend at most a share of their calls; as `patience`.
+    """The smallest bound at which training questions that stop early spend at most a share of their calls.
 
     Raises
     ------
@@ -358,23 +298,14 @@ def spend_calls(setting, config, chosen, calls, most, repeats=1, critic=None):
         The adapter's training, its Explorer, s, and the critic's stated precision and recall.
     chosen : list of dict or None
         Hyper-parameters of each seed's adapter; None for the static retriever.
-    calls : int
-        C.
-    most : int
-        Most calls with early stopping.
-    repeats : int
-        D.
+    calls, most, repeats : int
+        C, the most calls with early stopping, at most C, and D.
     critic : Config, optional
         Actual errors of the critic; default: as stated.
 
     Returns
     -------
     Spending
-
-    Raises
-    ------
-    ValueError
-        If there are fewer calls than `most`, or no critic.
     """
     if calls < most:
         raise ValueError(f"calls = {calls}: expected at least {most}, the calls that stopping early is compared with")
@@ -389,8 +320,7 @@ def spend_calls(setting, config, chosen, calls, most, repeats=1, critic=None):
         asking = critic or config, found, seed, train
         prior, practice = _fitted(config, asking, taught_less[seed], part, most)
         ranked = scored(found, taught[seed], evaluation)
-        numbers = range(seed, setting.seeds * repeats, setting.seeds)
-        askings = [(critic or config, found, number, train) for number in numbers]
+        askings = [(critic or config, found, one, train) for one in range(seed, setting.seeds * repeats, setting.seeds)]
         spent = [_spend(config, asking, ranked, evaluation, calls, prior) for asking in askings]
         for name in BANDITS:
             values[name].append(torch.stack([_recall(found, evaluation, one[name].slates) for one in spent], 1))

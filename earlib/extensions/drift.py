@@ -26,17 +26,7 @@ class Stream(NamedTuple):
 def arrivals(scopes, seed):
     """Order a stream: conversations in random order, the questions of each permuted.
 
-    Parameters
-    ----------
-    scopes : sequence of str
-        The conversation of each question.
-    seed : int
-        Of `numpy.random.default_rng`.
-
-    Returns
-    -------
-    order, place : numpy.ndarray
-        Question numbers, `[N]`, and how many conversations came before each.
+    Returns question numbers, `[N]`, and how many conversations came before each.
     """
     names, scope = np.unique(np.asarray(scopes), return_inverse=True)
     rng = np.random.default_rng(seed)
