@@ -1,10 +1,10 @@
 """Tables and captions drawn from records, for the notebooks and the README."""
 
 import argparse
-import html as escape
 import re
 import sys
 from collections import Counter
+from html import escape
 
 import pandas as pd
 from IPython.display import HTML
@@ -133,18 +133,16 @@ def _label(row, key):
 def _measured(row):
     if row["measured"] is None:
         return "–"
-    text = _number(row["measured"], row["metric"])
-    if row["std"] is not None:
-        text += f" ± {_number(row['std'], row['metric'])}"
-    if row["low"] is not None:
-        text += f" [{_number(row['low'], row['metric'])}, {_number(row['high'], row['metric'])}]"
+    measured, std, low, high = (_number(row[key], row["metric"]) for key in ("measured", "std", "low", "high"))
+    text = measured + (f" ± {std}" if std else "") + (f" [{low}, {high}]" if low else "")
     return text + (" *" if row.get("sees_gold") else "")
 
 
 def _number(value, metric):
-    if paper.unit(metric) == "%":
-        return f"{value:.1f}"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
+    if value is None:
+        return ""
+    form = ".1f" if paper.unit(metric) == "%" else ",.0f" if float(value).is_integer() else ".3g"
+    return f"{value:{form}}"
 
 
 def caption(record, signs=True, **where):
@@ -155,7 +153,7 @@ def caption(record, signs=True, **where):
     rows = _select(record, where)
     run = [row for row in rows if row["measured"] is not None]
     directed = [row for row in run if row["verdict"] in ("same direction", "other direction")]
-    baselines = [_keys_named(keys) for keys in _unique(row["compared_with"] for row in directed)]
+    baselines = _unique(_keys_named(row["compared_with"]) for row in directed)
     counts = [
         _count(run, ("n_queries", "n_queries_most"), "question{s}"),
         _count(run, ("seeds",), "seed{s}"),
@@ -163,16 +161,18 @@ def caption(record, signs=True, **where):
         _count(run, ("unparsed",), "of the replies of a line could not be read and are not scored"),
         _count([row for row in run if row.get("refused")], ("refused",), "were refused"),
     ]
-    spread = ["± standard deviation over seeds"] * any(row["std"] is not None for row in run)
-    spread += ["[ ] 95 % interval over questions"] * any(row["low"] is not None for row in run)
-    meaning = [
-        ", ".join(spread),
-        f"Direction compared with {_joined(baselines)}" if baselines else "",
-        f"* {SEES_GOLD}" if any(row.get("sees_gold") for row in run) else "",
-    ]
-    missing = [f"– {reason}" for reason in _unique(row["reason"] for row in rows if row["measured"] is None)]
-    parts = [_measured_on(run), _setting(rows), ", ".join(filter(None, counts)), *(meaning if signs else []), *missing]
+    meaning = {"std": "± standard deviation over seeds", "low": "[ ] 95 % interval over questions"}
+    spread = [text for key, text in meaning.items() if any(row[key] is not None for row in run)]
+    parts = [_measured_on(run), _setting(run), ", ".join(filter(None, counts))]
+    if signs:
+        direction = f"Direction compared with {_joined(baselines)}" if baselines else ""
+        parts += [", ".join(spread), direction, _gold_note("*", run)]
+    parts += [f"– {reason}" for reason in _unique(row["reason"] for row in rows if row["measured"] is None)]
     return ". ".join(part.rstrip(".") for part in parts if part) + "."
+
+
+def _gold_note(star, rows):
+    return f"{star} {SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
 
 
 def _setting(rows):
@@ -181,7 +181,7 @@ def _setting(rows):
         (row[key], row[f"reported_{key}"])
         for key in SETTING
         for row in rows
-        if row["measured"] is not None and row.get(f"reported_{key}") not in (None, row.get(key))
+        if row.get(f"reported_{key}") not in (None, row.get(key))
     )
     said = [f"{paper.label(here)} for {paper.label(there)}" for here, there in pairs]
     return ", ".join(said).replace(" for ", " stands in for ", 1)
@@ -211,16 +211,11 @@ def _keys_named(keys):
 
 
 def _joined(words):
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _unique(values):
-    seen = []
-    for value in values:
-        if value is not None and value not in seen:
-            seen.append(value)
-    return seen
+    return [value for value in dict.fromkeys(values) if value is not None]
 
 
 def show(record, index=("variant",), columns=("metric",), **where):
@@ -256,9 +251,8 @@ def _without_empty_paper(frame, record, where):
 
 def html(frame, caption=""):
     """A table, or None, and its caption as HTML."""
-    body = "" if frame is None else frame.to_html(border=0, classes="earlib", index_names=False)
-    told = f'<p class="caption">{escape.escape(caption)}</p>' if caption else ""
-    return "\n".join(filter(None, (body, told)))
+    parts = [] if frame is None else [frame.to_html(border=0, classes="earlib", index_names=False)]
+    return "\n".join([*parts, f'<p class="caption">{escape(caption)}</p>'] if caption else parts)
 
 
 # -- README ------------------------------------------------------------------------------------------------------------
@@ -308,8 +302,8 @@ def _headlines(records, head, line):
     shown = [row for one in records for row in one["rows"] if row.get("headline")]
     if not shown:
         return ""
-    marked = f"\n\n\\* {SEES_GOLD}" if any(row.get("sees_gold") for row in shown) else ""
-    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *map(line, shown)]) + marked
+    lines = "\n".join([head, "|" + "---|" * (head.count("|") - 1), *map(line, shown)])
+    return "\n\n".join(filter(None, (lines, _gold_note(r"\*", shown))))
 
 
 def _headline(row):
