@@ -212,7 +212,7 @@ def test_rows_that_differ_in_a_further_key_say_so():
     record = ablation()
     record["rows"] = [records.Row.model_validate(row).model_dump() for row in record["rows"]]
     record["rows"][1]["rounds"] = 8
-    entry = pages.Entry("tab03_ablation", "", record, None, ["tab03_ablation.png"], [], False)
+    entry = pages.Entry("tab03_ablation", "", record, None, ["tab03_ablation.png"], [], "Tables")
     assert [line[0] for line in entry.table["lines"]] == [
         "RL baseline, Exploration rounds 4", "EAR, Exploration rounds 8",
     ]  # fmt: skip

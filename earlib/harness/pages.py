@@ -27,8 +27,8 @@ from earlib import __version__, paper, paths, records
 from earlib.harness import notebooks, profiles, tables
 
 UNJUDGED = ("not in the paper", "not run", None)
-SECTIONS = {"tab": "Tables", "fig": "Figures", "": "Beyond the paper's tables and figures"}
-OWN = "Runs with other parameters"
+SECTIONS = {"tab": "Tables", "fig": "Figures"}
+OTHERS, OWN = "Beyond the paper's tables and figures", "Runs with other parameters"
 
 
 class Entry(NamedTuple):
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     notebook: nbformat.NotebookNode | None
     pictures: list[str]  # file names
     remarks: list[str]  # shown first
-    own: bool  # run with the reader's own parameters
+    section: str
 
     @property
     def page(self):
@@ -117,7 +117,8 @@ def _entry(folder, id, pictures, own):
         record = None
         broken.append(f"The record is broken and left out. {str(error).replace(f'{folder}/', '')}")
     remarks = [f"{remark}; {again}" for remark in remarks] + broken
-    return Entry(id, _heading(notebook, id, record), record, notebook, pictures, remarks, own)
+    section = OWN if own else SECTIONS.get(id[:3], OTHERS)
+    return Entry(id, _heading(notebook, id, record), record, notebook, pictures, remarks, section)
 
 
 def _read_notebook(path):
@@ -294,10 +295,11 @@ def _decorated(text):
     return text.replace("</table>", "</table></div>")
 
 
-def _prepared(notebook, heading):
-    """A copy of the notebook whose tables are decorated and whose pictures have a description."""
-    notebook = nbformat.from_dict(notebook)
-    under = ""
+def _body(entry):
+    """The executed notebook as HTML, its tables decorated and its pictures described; None where there is none."""
+    if entry.notebook is None:
+        return None
+    notebook, under = nbformat.from_dict(entry.notebook), ""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             under = next(iter(re.findall(r"^##+ (.+)", cell.source, re.MULTILINE)[-1:]), under)
@@ -306,18 +308,19 @@ def _prepared(notebook, heading):
             if "text/html" in data:
                 data["text/html"] = _decorated(data["text/html"])
             if "image/png" in data:
-                alt = f"{heading}: the figure" + (f" under “{under}”" if under else "")
+                alt = f"{entry.heading}: the figure" + (f" under “{under}”" if under else "")
                 output.metadata["image/png"] = {"alt": f"{alt}, drawn from values of the tables"}
-    return notebook
+    body, _ = EXPORTER.from_notebook_node(notebook)
+    if unset := body.count('<code class="unset"'):
+        entry.remarks.append(f"Formulas that cannot be set and stand as LaTeX: {unset}")
+    return Markup(body)
 
 
 def _flat(values, before=""):
-    """Nested values as lines: "packages, torch" and "2.13.0"."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}, ")
-        else:
-            yield f"{before}{key}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    """Nested values as pairs: "packages, torch" and "2.13.0"."""
+    if isinstance(values, dict):
+        return [pair for key, value in values.items() for pair in _flat(value, f"{before}, {key}".removeprefix(", "))]
+    return [(before, values if isinstance(values, str) else json.dumps(values, ensure_ascii=False))]
 
 
 def _ticked(text):
@@ -325,15 +328,12 @@ def _ticked(text):
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-TEMPLATES = Environment(
-    loader=PackageLoader("earlib.harness"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-TEMPLATES.filters |= {"ticked": _ticked, "flat": lambda values: list(_flat(values))}
+LOADER = PackageLoader("earlib.harness")
+TEMPLATES = Environment(loader=LOADER, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+TEMPLATES.filters |= {"ticked": _ticked, "flat": _flat}
 TEMPLATES.globals |= {"meanings": paper.verdict_meanings()}
+EXPORTER = HTMLExporter(template_name="basic", filters={"markdown2html": markdown})
+EXPORTER.exclude_input_prompt = EXPORTER.exclude_output_prompt = True
 PARTS = TEMPLATES.get_template("parts.html.j2").module
 
 
@@ -358,25 +358,14 @@ def write(folder):
         title = profiles.load_profile(folder.name).title
     except notebooks.Unusable:  # results of a profile that is gone can be read all the same
         title = folder.name
-    options = {"exclude_input_prompt": True, "exclude_output_prompt": True}
-    exporter = HTMLExporter(template_name="basic", filters={"markdown2html": markdown}, **options)
-    paged = [entry for entry in entries if entry.page]
-    pages, page = {}, TEMPLATES.get_template("page.html.j2")
+    pages, page, paged = {}, TEMPLATES.get_template("page.html.j2"), [entry for entry in entries if entry.page]
     for before, entry, after in zip([None, *paged], paged, [*paged[1:], None], strict=False):
-        body = None
-        if entry.notebook:
-            body = Markup(exporter.from_notebook_node(_prepared(entry.notebook, entry.heading))[0])
-            unset = body.count('<code class="unset"')
-            entry.remarks.extend([f"Formulas that cannot be set and stand as LaTeX: {unset}"] * bool(unset))
         files = [f"{entry.id}.{kind}" for kind in ("ipynb", "json") if (folder / f"{entry.id}.{kind}").exists()]
-        common = {"entry": entry, "before": before, "after": after, "files": files + entry.pictures}
-        pages[entry.page] = page.render(common, profile=folder.name, body=body)
-    sections = {title: [] for title in (*SECTIONS.values(), OWN)}
-    for entry in entries:
-        sections[OWN if entry.own else SECTIONS.get(entry.id[:3], SECTIONS[""])].append(entry)
-    totals = sum((Counter(dict(entry.counts)) for entry in entries if entry.record and not entry.own), Counter())
-    common = {"profile": folder.name, "title": title, "sections": sections, "totals": _in_order(totals)}
-    pages["index.html"] = TEMPLATES.get_template("index.html.j2").render(common, missing=missing(folder))
+        shown = {"entry": entry, "before": before, "after": after, "files": files + entry.pictures}
+        pages[entry.page] = page.render(shown, profile=folder.name, body=_body(entry))
+    totals = sum((Counter(dict(entry.counts)) for entry in entries if entry.record and entry.section != OWN), Counter())
+    shown = {"profile": folder.name, "title": title, "entries": entries, "totals": _in_order(totals)}
+    pages["index.html"] = TEMPLATES.get_template("index.html.j2").render(shown, missing=missing(folder))
     for file in folder.glob("*.html"):
         if '<meta name="generator" content="earlib' in file.read_text("utf-8"):
             file.unlink()
