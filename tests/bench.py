@@ -65,7 +65,7 @@ def made():
 
 
 def problems():
-    """What is measured on, by name."""
+    """Candidates that are measured on, by name."""
     try:
         yield "LoCoMo", settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), DEPTH)
     except OSError as error:
@@ -152,9 +152,9 @@ def long_benchmark(options):
     """Loading of a whole LongMemEval_S, its checksum included."""
     with tempfile.TemporaryDirectory() as folder:
         path = made_longmemeval.write(Path(folder) / longmemeval.FILE)
-        runs = [made_longmemeval.measured(path) for _ in range(options.repeat)]
+        spent = [made_longmemeval.measured(path) for _ in range(options.repeat)]
         size = path.stat().st_size
-    seconds, peak = np.median(runs, axis=0)
+    seconds, peak = np.median(spent, axis=0)
     full = made_longmemeval.FULL
     told = f"{full.questions} questions, {full.appearances:,} sessions, {full.turns:,} different turns"
     print(f"LongMemEval_S, made: {told}, {size / 2**20:.0f} MiB; medians of {options.repeat}")
@@ -167,14 +167,14 @@ def workers(rounds=3):
     variants = ["rmm", "rmm_fresh_slates", "explorer_training", "buffer_training", "random_slates", "ear"]
     splits = ("random", "conversation")
     cells = [grid.cells(["locomo"], ["minilm"], variants, seeds=len(SEEDS), split=split) for split in splits]
-    runs = grid.jobs(sum(cells, []))
+    jobs = grid.jobs(sum(cells, []))
 
     def one_after_another():
-        for job in runs.values():
+        for job in jobs.values():
             runs.keep(job, runs.packed(job.key, runs.compute(job.setting, job.config, job.found)))
 
     def kept():
-        return [values.tobytes() for job in runs.values() for values in runs.cached(job)]
+        return [values.tobytes() for job in jobs.values() for values in runs.cached(job)]
 
     torch.set_num_threads(1)
     seconds, same, began = [], [], time.perf_counter()
@@ -182,12 +182,12 @@ def workers(rounds=3):
         started = time.perf_counter() - began
         os.environ["EARLIB_CACHE"] = empty
         for _ in range(rounds):
-            parallel = timed(lambda: grid.compute(runs, client)), kept()
+            parallel = timed(lambda: grid.compute(jobs, client)), kept()
             serial = timed(one_after_another), kept()
             seconds.append((serial[0], parallel[0]))
             same.append(serial[1] == parallel[1])
     serial, parallel = np.array(seconds).T
-    print(f"{len(runs)} runs of {len(SEEDS)} seeds on LoCoMo with two splits; medians of {rounds}")
+    print(f"{len(jobs)} runs of {len(SEEDS)} seeds on LoCoMo with two splits; medians of {rounds}")
     print(f"  start of two workers            {started:8.1f} s   (once, not counted below)")
     print(f"  one after another, one thread   {np.median(serial):8.1f} s")
     print(f"  two workers of one thread       {np.median(parallel):8.1f} s")
