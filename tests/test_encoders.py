@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from earlib import paths
 from earlib.data import benchmarks, embedding, encoders, kept, model_files
 from earlib.data.encoders import Encoder, encode
-from earlib.experiments.runs import run_variant
+from earlib.experiments.runs import answers
 from earlib.experiments.settings import Setting
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "blue", "cat", "dog", "runs", "sleeps", "nan"]
@@ -335,7 +335,7 @@ def test_kept_embeddings_are_those_of_the_encoder(toy_texts, monkeypatch):
     found, computed = encode(toy_texts), encoders.compute(toy_texts, "minilm", device="cpu")
     np.testing.assert_allclose(found, computed, rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-    written = safetensors.numpy.load(kept.packed(encoders.identify("minilm", "memory"), toy_texts, computed))
+    written = safetensors.numpy.load(keep_embeddings.packed(encoders.identify("minilm", "memory"), toy_texts, computed))
     held = safetensors.numpy.load(kept.FILE.read_bytes())
     assert (written["names"] == held["names"]).all()
     assert np.abs(written["vectors"].astype(int) - held["vectors"]).max() <= 1
@@ -345,7 +345,7 @@ def test_a_run_on_toy_needs_no_model(toy_texts, hub, monkeypatch):
     monkeypatch.setattr(embedding, "embedder", None)  # any use of a model fails
     benchmark, setting = benchmarks.load("toy"), Setting(dataset="toy", seeds=1, train_queries=24)
     assert encode([memory.text for memory in benchmark.memories]).shape == (len(benchmark.memories), 384)
-    assert np.isfinite(run_variant(setting, "ear").values).any()
+    assert np.isfinite(answers(setting, "ear").values).any()
     assert not list((paths.cache() / "embeddings").glob("*"))
     with pytest.raises(TypeError):  # one text more needs it
         encode([*toy_texts, "another text"])

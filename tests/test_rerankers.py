@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import io
+import shutil
 
 import numpy as np
 import pytest
@@ -13,31 +14,31 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 from test_encoders import child
 
+from earlib.data import benchmarks, rerankers
 from earlib.data import candidates as first_stage
-from earlib.data import rerankers
 from earlib.data.rerankers import Reranker, score
 from earlib.experiments import runs
-from earlib.experiments.settings import Setting, benchmark, candidates, candidates_of
+from earlib.experiments.settings import Setting, candidates_of
 
 WORDS = ["Query:", "Document:", "Relevant:", "true", "false", "red", "green", "blue", "cat", "dog", "runs", "nan"]
-PAIRS = [
-    ("red cat", "green dog runs"), ("red cat", ""), ("", "dog"), ("", ""), ("red cat", "green dog runs"),
-    ("blue dog", "Document: red Relevant: true  cat\n\tsleeps"), ("dog", "cat abc " * 9),
-]  # fmt: skip
+QUERIES = ["red cat", "red cat", "", "", "red cat", "blue dog", "dog"]
+STRANGE = "Document: red Relevant: true  cat\n\tsleeps"
+PAIRS = list(zip(QUERIES, ["green dog runs", "", "dog", "", "green dog runs", STRANGE, "cat abc " * 9], strict=True))
+BLANK = "\N{LOWER ONE EIGHTH BLOCK}"  # before a word, in SentencePiece
 
 
 def vocabulary(words):
     """A SentencePiece file as T5's publishers give it: their normalisation, our words and letters."""
     trained = io.BytesIO()
+    options = {"vocab_size": 80, "hard_vocab_limit": False, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["abc"]), model_writer=trained, vocab_size=80, hard_vocab_limit=False, pad_id=0,
-        eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(["abc"]), model_writer=trained, minloglevel=2, **options
+    )
     model = sentencepiece_model_pb2.ModelProto.FromString(trained.getvalue())
     del model.pieces[3:]
     for word in words:
-        model.pieces.add(piece=f"\N{LOWER ONE EIGHTH BLOCK}{word}", score=-1.0)
-    for letter in "\N{LOWER ONE EIGHTH BLOCK}abcdefghijklmnopqrstuvwxyz:.,'?0123456789":
+        model.pieces.add(piece=BLANK + word, score=-1.0)
+    for letter in BLANK + "abcdefghijklmnopqrstuvwxyz:.,'?0123456789":
         model.pieces.add(piece=letter, score=-9.0)
     return model.SerializeToString()
 
@@ -56,7 +57,7 @@ def checkpoint(tmp_path_factory):
         torch.manual_seed(0)
         model = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **shape))
     with torch.no_grad():
-        model.shared.weight[tokenizer.convert_tokens_to_ids("\N{LOWER ONE EIGHTH BLOCK}nan")] = float("nan")
+        model.shared.weight[tokenizer.convert_tokens_to_ids(BLANK + "nan")] = float("nan")
     model.save_pretrained(folder)
     return folder
 
@@ -65,10 +66,7 @@ def checkpoint(tmp_path_factory):
 def tiny(checkpoint, tmp_path, monkeypatch):
     """The tiny reranker in the registry, its files in the search path, an empty cache, no network."""
     weights = hashlib.sha256((checkpoint / "model.safetensors").read_bytes()).hexdigest()
-    entry = Reranker(
-        name="tiny", model="nobody/tiny-t5", revision="a" * 40, weights=(("model.safetensors", weights),),
-        licence="none", max_length=64,
-    )  # fmt: skip
+    entry = Reranker("tiny", "nobody/tiny-t5", "a" * 40, (("model.safetensors", weights),), "none", max_length=64)
     monkeypatch.setitem(rerankers.REGISTRY, "tiny", entry)
     monkeypatch.setenv("EARLIB_MODELS", str(checkpoint.parent))
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
@@ -88,9 +86,8 @@ def directly(folder, prompt):
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     inputs = tokenizer(prompt, return_tensors="pt")
     with torch.no_grad():
-        first = model.generate(
-            **inputs, max_new_tokens=1, do_sample=False, output_logits=True, return_dict_in_generate=True
-        )
+        options = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+        first = model.generate(**inputs, max_new_tokens=1, **options)
     true, false = (first.logits[0][0, tokenizer(word)["input_ids"][0]].item() for word in ("true", "false"))
     return -np.logaddexp(0, false - true)
 
@@ -106,8 +103,8 @@ def test_scores_are_those_of_the_library(tiny, checkpoint):
 texts = st.lists(st.sampled_from([*WORDS[:-1], "?", "abc", "\n"]), max_size=12).map(" ".join)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(texts, texts), max_size=12))
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(texts, texts), max_size=6))
 def test_each_score_belongs_to_its_pair(tiny, pairs):
     together = score(pairs, "tiny")
     assert together.shape == (len(pairs),)
@@ -116,7 +113,7 @@ def test_each_score_belongs_to_its_pair(tiny, pairs):
         assert together[pairs.index(pair)] == one  # equal pairs, equal bits
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts, texts)
 def test_the_parts_of_a_prompt_have_the_tokens_of_the_whole(tiny, query, memory):
     entry = dataclasses.replace(tiny, max_length=512)
@@ -125,31 +122,15 @@ def test_the_parts_of_a_prompt_have_the_tokens_of_the_whole(tiny, query, memory)
     assert rerankers._inputs(entry, tokenizer, [(query, memory)]) == [whole]
 
 
-def test_many_pairs_keep_their_order_over_chunks(tiny):
-    pairs = [(f"cat {i % 5}", "dog " * (i * 7 % 23) + str(i)) for i in range(2 * rerankers.BLOCK + 5)]
-    found = score(pairs, "tiny")
-    for number in (0, 511, 512, 800, len(pairs) - 1):
-        np.testing.assert_allclose(found[number], score([pairs[number]], "tiny")[0], rtol=1e-4, atol=1e-5)
-
-
-def test_a_long_memory_keeps_what_is_asked(tiny, checkpoint):
-    (long,) = rerankers._inputs(tiny, rerankers._model(tiny, "cpu")[0], [("red cat", "dog runs " * 1200)])
+@pytest.mark.parametrize("query, asked", [("red cat", ["red", "cat"]), ("red " * 5000, ["red"] * 32)])
+def test_a_long_memory_keeps_what_is_asked_and_half_of_the_room(tiny, checkpoint, query, asked):
     tokenizer, _ = rerankers._model(tiny, "cpu")
-    words = tokenizer.convert_ids_to_tokens(long)
-    bare = [word.lstrip("\N{LOWER ONE EIGHTH BLOCK}") for word in words]
-    assert len(long) == tiny.max_length and bare[:4] == ["Query:", "red", "cat", "Document:"]
-    assert bare[-2:] == ["Relevant:", "</s>"] and bare[4:-2] == (["dog", "runs"] * 40)[: len(bare) - 6]
-    assert len("dog runs " * 1200) > 10_000
-    read = " ".join(bare[4:-2])
-    expected = directly(checkpoint, f"Query: red cat Document: {read} Relevant:")
-    assert score([("red cat", "dog runs " * 1200)], "tiny")[0] == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_long_question_leaves_half_of_the_room_to_the_memory(tiny):
-    tokenizer, _ = rerankers._model(tiny, "cpu")
-    (ids,) = rerankers._inputs(tiny, tokenizer, [("red " * 5000, "dog " * 5000)])
-    words = [word.lstrip("\N{LOWER ONE EIGHTH BLOCK}") for word in tokenizer.convert_ids_to_tokens(ids)]
-    assert words == ["Query:", *["red"] * 32, "Document:", *["dog"] * 28, "Relevant:", "</s>"]
+    (ids,) = rerankers._inputs(tiny, tokenizer, [(query, "dog runs " * 1200)])
+    words = [word.lstrip(BLANK) for word in tokenizer.convert_ids_to_tokens(ids)]
+    read = (["dog", "runs"] * 40)[: tiny.max_length - 4 - len(asked)]
+    assert words == ["Query:", *asked, "Document:", *read, "Relevant:", "</s>"]
+    expected = directly(checkpoint, f"Query: {' '.join(asked)} Document: {' '.join(read)} Relevant:")
+    assert score([(query, "dog runs " * 1200)], "tiny")[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_cache_serves_without_the_model(tiny, tmp_path, kept):
@@ -178,10 +159,11 @@ def test_whatever_decides_a_score_is_another_file(tiny, kept, monkeypatch):
     assert len(prints) == 4 and len(kept()) == 9
 
 
-def test_a_killed_run_goes_on_from_its_blocks(tiny, kept):
-    pairs = [(f"cat {i}", "dog " * (i % 7)) for i in range(2 * rerankers.BLOCK + 9)]
+def test_a_killed_run_goes_on_from_its_blocks(tiny, kept, monkeypatch, capsys):
+    monkeypatch.setattr(rerankers, "BLOCK", 32)
+    pairs = [(f"cat {i}", "dog " * (i % 7)) for i in range(2 * 32 + 9)]
     code = f"""
-compute, calls = rerankers._compute, []
+rerankers.BLOCK, compute, calls = 32, rerankers._compute, []
 def once(*block):
     calls.append(block) if not calls else os.kill(os.getpid(), 9)
     return compute(*block)
@@ -193,8 +175,14 @@ rerankers.score({pairs!r}, "tiny")
     made = first.stat().st_mtime_ns
     found = score(pairs, "tiny")
     assert len(kept()) == 3 and first.stat().st_mtime_ns == made
-    for number in (0, rerankers.BLOCK - 1, rerankers.BLOCK, len(pairs) - 1):
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "scoring with tiny: 32 of 73 pairs were kept by an earlier run"
+    progress = [line.rsplit(",", 1)[0] for line in told[1:]]
+    assert progress == ["scoring with tiny: 64 of 73 pairs", "scoring with tiny: 73 of 73 pairs"]
+    for number in (0, 31, 32, len(pairs) - 1):
         np.testing.assert_allclose(found[number], score([pairs[number]], "tiny")[0], rtol=1e-4, atol=1e-5)
+    capsys.readouterr()
+    assert (score(pairs, "tiny") == found).all() and capsys.readouterr().err == ""
 
 
 def test_a_score_that_is_no_number_is_named(tiny, kept):
@@ -203,34 +191,33 @@ def test_a_score_that_is_no_number_is_named(tiny, kept):
     assert kept() == []
 
 
-def test_other_weights_are_named(tiny, checkpoint, tmp_path, monkeypatch):
+@pytest.fixture
+def elsewhere(tiny, checkpoint, tmp_path, monkeypatch):
+    """Another folder of the reranker, without a vocabulary, where it is looked for."""
     folder = tmp_path / "tiny-t5"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"other weights")
+    shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("*token*", "spiece*"))
     monkeypatch.setenv("EARLIB_MODELS", str(tmp_path))
-    rerankers._model.cache_clear()  # what is loaded was verified when it was
+    rerankers._model.cache_clear()  # what is loaded was verified then
+    yield folder
+    rerankers._model.cache_clear()
+
+
+def test_other_weights_are_named(tiny, elsewhere):
+    (elsewhere / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(ValueError) as error:
         score(PAIRS, "tiny")
     expected, found = tiny.weights[0][1], hashlib.sha256(b"other weights").hexdigest()
-    assert all(part in str(error.value) for part in (str(folder / "model.safetensors"), "tiny", expected, found))
+    assert all(part in str(error.value) for part in (str(elsewhere / "model.safetensors"), "tiny", expected, found))
 
 
-def test_an_answer_of_several_tokens_is_refused(tiny, checkpoint, tmp_path, monkeypatch):
-    folder = tmp_path / "tiny-t5"
-    folder.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).write_bytes((checkpoint / name).read_bytes())
-    (folder / "spiece.model").write_bytes(vocabulary([word for word in WORDS if word != "false"]))
-    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path))
-    rerankers._model.cache_clear()
+def test_an_answer_of_several_tokens_is_refused(elsewhere):
+    (elsewhere / "spiece.model").write_bytes(vocabulary([word for word in WORDS if word != "false"]))
     with pytest.raises(ValueError, match=r"tiny: expected the answer 'false' to be one token, found \[.*'l', 's'.*\]"):
         score(PAIRS, "tiny")
-    (folder / "spiece.model").unlink()  # the library then makes a vocabulary of its own, without a word
+    (elsewhere / "spiece.model").unlink()  # the library then makes a vocabulary of its own, without a word
     rerankers._model.cache_clear()
     with pytest.raises(ValueError, match="expected the answer 'true' to be one token"):
         score(PAIRS, "tiny")
-    rerankers._model.cache_clear()
 
 
 def test_bad_arguments(tiny):
@@ -256,16 +243,6 @@ def test_parameters_are_counted_without_loading(tiny, checkpoint):
     assert rerankers.size("bm25") == 0
 
 
-def test_progress_in_plain_lines_and_none_from_the_cache(tiny, capsys):
-    pairs = [(f"{i}", "dog") for i in range(2 * rerankers.BLOCK)]
-    score(pairs, "tiny")
-    lines = capsys.readouterr().err.strip().split("\n")
-    told = [f"scoring with tiny: {done} of 1,024 pairs" for done in ("512", "1,024")]
-    assert [line.rsplit(",", 1)[0] for line in lines] == told
-    score(pairs, "tiny")
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_scores_as_the_processor(tiny, tmp_path, monkeypatch):
     expected = score(PAIRS, "tiny")
@@ -276,13 +253,15 @@ def test_a_gpu_scores_as_the_processor(tiny, tmp_path, monkeypatch):
 # -- side information --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def toy():
-    return benchmark("toy"), candidates("toy", "minilm", 20)
+def toy(store="dialogue", queries=None):
+    """The toy benchmark with its first questions, and their candidates."""
+    made = benchmarks.load("toy")
+    made = dataclasses.replace(made, queries=made.queries[:queries])
+    return made, first_stage.retrieve(made, "minilm", 20, store)
 
 
-def test_probabilities_stand_beside_their_candidates(tiny, toy):
-    benchmark, found = toy
+def test_probabilities_stand_beside_their_candidates(tiny):
+    benchmark, found = toy(queries=8)
     side = first_stage.with_side(benchmark, found, "tiny").side
     assert side.shape == found.index.shape and (side > 0).all() and (side < 1).all()
     for number, place in ((0, 0), (3, 19), (len(found.query) - 1, 7)):
@@ -291,24 +270,22 @@ def test_probabilities_stand_beside_their_candidates(tiny, toy):
         assert side[number, place].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_words_score_candidates_as_they_rank_memories(toy):
-    benchmark, found = toy
-    for store in ("dialogue", "both"):
-        of_store = candidates("toy", "minilm", 20, store)
-        side = first_stage.word_scores(benchmark, of_store, store)
-        assert side.min() == 0 and ((side.max(1).values == 1) | (side == 0).all(1)).all()
-        ranked = first_stage.by_words(benchmark, of_store, 5, store).index
-        for number in range(0, len(side), 17):
-            first = [row for row in ranked[number].tolist() if row in of_store.index[number].tolist()]
-            places = [of_store.index[number].tolist().index(row) for row in first]
-            scored = side[number, places].tolist()
-            assert scored == sorted(scored, reverse=True)  # the best of all memories are the best of the candidates
-            rest = np.delete(side[number].numpy(), places)
-            assert not first or len(first) < 5 or min(scored) >= rest.max()
+@pytest.mark.parametrize("store", ["dialogue", "both"])
+def test_words_score_candidates_as_they_rank_memories(store):
+    benchmark, found = toy(store)
+    side = first_stage.word_scores(benchmark, found, store)
+    assert side.min() == 0 and ((side.max(1).values == 1) | (side == 0).all(1)).all()
+    ranked = first_stage.by_words(benchmark, found, 5, store).index
+    for number in range(0, len(side), 17):
+        candidates = found.index[number].tolist()
+        places = [candidates.index(row) for row in ranked[number].tolist() if row in candidates]
+        scored = side[number, places].tolist()
+        assert scored == sorted(scored, reverse=True)  # the best of all memories are the best of the candidates
+        assert len(places) < 5 or min(scored) >= np.delete(side[number].numpy(), places).max()
 
 
-def test_candidates_of_another_ranking_have_no_side_information(toy):
-    benchmark, found = toy
+def test_candidates_of_another_ranking_have_no_side_information():
+    benchmark, found = toy()
     with_words = first_stage.with_side(benchmark, found, "bm25")
     assert with_words.fingerprint() != found.fingerprint()
     assert first_stage.by_words(benchmark, with_words, 20).side is None

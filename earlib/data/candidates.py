@@ -23,42 +23,20 @@ STORES = {"dialogue": ("dialogue",), "observation": ("observation",), "both": ("
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Candidates of N questions from a bank of M memories.
+    """Candidates of N questions from a bank of M memories."""
 
-    Attributes
-    ----------
-    query : torch.Tensor
-        Embeddings of the questions, `[N, d]`.
-    bank : torch.Tensor
-        Embeddings of all memories of the benchmark, in its order, `[M, d]`.
-    index : torch.Tensor
-        Rows of the bank, the best first, `[N, K]` int64.
-    gold : torch.Tensor
-        Which candidates are gold, `[N, K]` bool.
-    gold_count : torch.Tensor
-        Gold memories of a question in the searched stores, found or not, `[N]` int64.
-    ids, categories, scopes : tuple of str
-        Of the N questions.
-    memory_ids, stores : tuple of str
-        Of the M memories.
-    gold_in_store : dict
-        `gold_count` for each searched store alone, {store: `[N]` int64}.
-    side : torch.Tensor, optional
-        Score of each candidate by a reranker, 0 to 1, `[N, K]` float64: side information of the Explorer.
-    """
-
-    query: torch.Tensor
-    bank: torch.Tensor
-    index: torch.Tensor
-    gold: torch.Tensor
-    gold_count: torch.Tensor
-    ids: tuple
-    memory_ids: tuple
-    categories: tuple
-    scopes: tuple
-    stores: tuple = ()
-    gold_in_store: dict = field(default_factory=dict)
-    side: torch.Tensor | None = None
+    query: torch.Tensor  # embeddings of the questions, [N, d]
+    bank: torch.Tensor  # embeddings of all memories of the benchmark, in its order, [M, d]
+    index: torch.Tensor  # rows of the bank, the best first, [N, K] int64
+    gold: torch.Tensor  # which candidates are gold, [N, K] bool
+    gold_count: torch.Tensor  # gold memories of a question in the searched stores, found or not, [N] int64
+    ids: tuple  # of the questions, N
+    memory_ids: tuple  # of the memories, M
+    categories: tuple  # of the questions, N
+    scopes: tuple  # of the questions, N
+    stores: tuple = ()  # of the memories, M
+    gold_in_store: dict = field(default_factory=dict)  # gold_count for each searched store alone
+    side: torch.Tensor | None = None  # a reranker's score of each candidate, 0 to 1, [N, K] float64, for the Explorer
 
     @property
     def memory(self):

@@ -20,55 +20,24 @@ SHARD = 2048  # texts whose embeddings are cached together while the others are 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A frozen encoder; its embeddings always have unit length.
-
-    Attributes
-    ----------
-    name : str
-        As in `REGISTRY`.
-    model, revision : str
-        Repository and commit at the publisher. The last part of `model` names its folder in the search path.
-    dimension : int
-        d, the width of an embedding.
-    pooling : str
-        How token states become one vector, as sentence-transformers names it.
-    max_length : int
-        Tokens read; a longer text is truncated.
-    weights : tuple of (str, str)
-        Each weight file with its SHA-256, "" where none is on record (see `model_files.locate`).
-    licence : str
-    query_prompt, memory_prompt : str
-        Prepended to every query and memory.
-    package : str
-        The pip package that contains the files in its folder `model/`, if there is one.
-    dtype : str
-        Precision of the weights and, in full precision, of the computation.
-    bidirectional : bool
-        A decoder whose tokens also attend to later ones, as it was trained for embeddings.
-    eos : str
-        The token that every text ends with, where the publisher's own tokenizer code appends it.
-    head : str
-        Folder of a linear layer behind the pooling, if there is one.
-    remote_code : bool
-        The publisher provides model code; see `trusted`.
-    """
+    """A frozen encoder; its embeddings always have unit length. The entries are those of `encoders.yaml`."""
 
     name: str
-    model: str
-    revision: str
-    dimension: int
-    pooling: str
-    max_length: int
-    weights: tuple
+    model: str  # repository at the publisher; its last part names the folder in the search path
+    revision: str  # commit there
+    dimension: int  # d, the width of an embedding
+    pooling: str  # how token states become one vector, as sentence-transformers names it
+    max_length: int  # tokens read; a longer text is truncated
+    weights: tuple  # each weight file with its SHA-256, "" where none is on record (see `model_files.locate`)
     licence: str
-    query_prompt: str = ""
-    memory_prompt: str = ""
-    package: str = ""
-    dtype: str = "float32"
-    bidirectional: bool = False
-    eos: str = ""
-    head: str = ""
-    remote_code: bool = False
+    query_prompt: str = ""  # prepended to every query
+    memory_prompt: str = ""  # prepended to every memory
+    package: str = ""  # the pip package that contains the files in its folder `model/`, if there is one
+    dtype: str = "float32"  # of the weights and, in full precision, of the computation
+    bidirectional: bool = False  # a decoder whose tokens also attend to later ones, as it was trained for embeddings
+    eos: str = ""  # the token that every text ends with, where the publisher's own tokenizer code appends it
+    head: str = ""  # folder of a linear layer behind the pooling, if there is one
+    remote_code: bool = False  # the publisher provides model code; see `trusted`
 
     def __post_init__(self):
         object.__setattr__(self, "weights", tuple(map(tuple, self.weights)))
@@ -241,19 +210,14 @@ def _check_finite(embeddings, entry, piece, texts):
 
 def progress(doing, pieces, count, unit="texts"):
     """Yield slices of `count` units and report progress: a bar on a terminal, otherwise a line for each tenth."""
-    done = count - sum(piece.stop - piece.start for piece in pieces)
-    if sys.stderr.isatty():
-        with tqdm(total=count, initial=done, desc=doing, unit=f" {unit}") as bar:
-            for piece in pieces:
-                yield piece
-                bar.update(piece.stop - piece.start)
-        return
-    began = time.monotonic()
-    if done:
-        print(f"{doing}: {done:,} of {count:,} {unit} were kept by an earlier run", file=sys.stderr)
-    for piece in pieces:
-        yield piece
-        before, done = done, done + piece.stop - piece.start
-        if 10 * done // count > 10 * before // count:
-            seconds = time.monotonic() - began
-            print(f"{doing}: {done:,} of {count:,} {unit}, {seconds:.0f} s", file=sys.stderr, flush=True)
+    began, done = time.monotonic(), count - sum(piece.stop - piece.start for piece in pieces)
+    with tqdm(total=count, initial=done, desc=doing, unit=f" {unit}", disable=not sys.stderr.isatty()) as bar:
+        if bar.disable and done:
+            print(f"{doing}: {done:,} of {count:,} {unit} were kept by an earlier run", file=sys.stderr)
+        for piece in pieces:
+            yield piece
+            before, done = done, done + piece.stop - piece.start
+            bar.update(done - before)
+            if bar.disable and 10 * done // count > 10 * before // count:
+                seconds = time.monotonic() - began
+                print(f"{doing}: {done:,} of {count:,} {unit}, {seconds:.0f} s", file=sys.stderr, flush=True)

@@ -20,30 +20,16 @@ TOKENS = 2**15  # tokens in one pass on a GPU, padding included
 
 @dataclass(frozen=True)
 class Reranker:
-    """A T5 that was trained to answer a question about a pair of texts with one of two words.
-
-    Attributes
-    ----------
-    name : str
-        As in `REGISTRY`.
-    model, revision, weights, licence, package
-        As of an `encoders.Encoder`.
-    prompt : tuple of str
-        The text before the question, before the memory, and after both.
-    answers : tuple of str
-        The words for a relevant memory and for one that is not, one token each.
-    max_length : int
-        Tokens read, with the end token.
-    """
+    """A T5 that was trained to answer a question about a pair of texts with one of two words."""
 
     name: str
-    model: str
+    model: str  # this and the fields with the same names as those of an `encoders.Encoder`
     revision: str
     weights: tuple
     licence: str
-    prompt: tuple = ("Query:", "Document:", "Relevant:")
-    answers: tuple = ("true", "false")
-    max_length: int = 512
+    prompt: tuple = ("Query:", "Document:", "Relevant:")  # before the question, before the memory, after both
+    answers: tuple = ("true", "false")  # the words for a relevant memory and for one that is not, one token each
+    max_length: int = 512  # tokens read, with the end token
     package: str = ""
 
 
@@ -157,14 +143,20 @@ def score(pairs, reranker="monot5", device=None):
 
 def _compute(entry, pairs, device):
     """Scores of a block, the longest pairs first, so that a batch needs little padding; `[n]`."""
+    import torch
+
     tokenizer, model = _model(entry, device)
     answers = [_token(entry, tokenizer, answer) for answer in entry.answers]
     inputs, scores = _inputs(entry, tokenizer, pairs), np.empty(len(pairs), np.float32)
     order = sorted(range(len(pairs)), key=lambda number: -len(inputs[number]))
     count = BATCH if device == "cpu" else max(1, TOKENS // len(inputs[order[0]]))
     for start in range(0, len(order), count):
-        batch = order[start : start + count]
-        scores[batch] = _answered(model, [inputs[number] for number in batch], answers)
+        rows = order[start : start + count]
+        batch = tokenizer.pad({"input_ids": [inputs[row] for row in rows]}, return_tensors="pt").to(model.device)
+        batch["decoder_input_ids"] = batch["input_ids"].new_full((len(rows), 1), model.config.decoder_start_token_id)
+        with torch.inference_mode():
+            logits = model(**batch).logits[:, 0, answers]  # of the first token of the answer
+        scores[rows] = logits.log_softmax(-1)[:, 0].cpu().numpy()
     broken = np.flatnonzero(~np.isfinite(scores))
     if len(broken):
         question, memory = pairs[broken[0]]
@@ -184,9 +176,8 @@ def _model(entry, device):
 
     logging.disable_progress_bar()  # the bar of the weights' loading floods a log that is not a terminal
     tokenizer = T5Tokenizer.from_pretrained(place, local_files_only=True)
-    model = T5ForConditionalGeneration.from_pretrained(
-        place, local_files_only=True, use_safetensors=True, dtype=torch.float32
-    )
+    options = {"local_files_only": True, "use_safetensors": True, "dtype": torch.float32}
+    model = T5ForConditionalGeneration.from_pretrained(place, **options)
     return tokenizer, model.eval().to(devices.ready(device))
 
 
@@ -220,18 +211,3 @@ def _inputs(entry, tokenizer, pairs):
         asked = [*before, *questions[question][: entry.max_length // 2], *between]
         made.append([*asked, *memories[memory][: entry.max_length - len(asked) - len(after)], *after])
     return made
-
-
-def _answered(model, inputs, answers):
-    """Log-probability of the first of two answers as the first token, `[n]`."""
-    import torch
-
-    rows = [torch.tensor(ids) for ids in inputs]
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
-    lengths = torch.tensor([len(ids) for ids in inputs])
-    mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
-    start = torch.full((len(inputs), 1), model.config.decoder_start_token_id)
-    tokens, mask, start = (part.to(model.device) for part in (tokens, mask, start))
-    with torch.inference_mode():
-        logits = model(input_ids=tokens, attention_mask=mask, decoder_input_ids=start).logits[:, 0, answers]
-    return logits.log_softmax(-1)[:, 0].cpu().numpy()

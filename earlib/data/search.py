@@ -20,25 +20,9 @@ def top_k(query, bank, k):
     queries share the product, so that equal memories would not tie. A large bank is read once and never copied: float32
     products tell which rows can be among the k best, and only those are multiplied again in float64.
 
-    Parameters
-    ----------
-    query : torch.Tensor
-        Unit embeddings, `[..., d]` float32; one query or many.
-    bank : torch.Tensor
-        Unit embeddings, `[M, d]` float32, or stored as float16; may lie in a memory-mapped file.
-    k : int
-
-    Returns
-    -------
-    similarity : torch.Tensor
-        Descending, `[..., k]` float32.
-    index : torch.Tensor
-        Rows of the bank, `[..., k]` int64.
-
-    Raises
-    ------
-    ValueError
-        If k is not between 1 and M, or an embedding is not finite.
+    Unit embeddings of one query or many, `[..., d]` float32, and of a bank, `[M, d]` float32 or float16, which may lie
+    in a memory-mapped file. Returns descending similarities, `[..., k]` float32, and rows, `[..., k]` int64. A
+    ValueError if k is not between 1 and M, or an embedding is not finite.
     """
     if not 1 <= k <= len(bank):
         raise ValueError(f"k = {k}: expected 1 to {len(bank)}, the number of memories in the bank")
