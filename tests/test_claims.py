@@ -298,6 +298,12 @@ def test_a_width_that_the_record_lacks_is_not_decided():
     figure = {"parameters": {"encoders": ["minilm", "stella"]}, "rows": rows}
     found = here("larger_need_more", Runs(*LAPTOP, {"fig07": figure}, {}))
     assert found.verdict == OPEN and "lacks the width of Stella" in found.reason
+    rows.append({**rows[-1], "encoder": "stella", "measured": 1024})
+    rows[1] |= {"measured": 55.0, "difference": 2.0}
+    rows[0] |= {"difference": 5.0}
+    runs = Runs(*LAPTOP, {"fig07": figure}, {})
+    assert here("larger_need_more", runs).reason == "Stella against MiniLM: 5"
+    assert here("larger_gain_less", runs).reason == "gain with MiniLM less Stella: 3"
 
 
 @settings

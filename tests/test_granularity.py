@@ -1,4 +1,4 @@
-"""Whether a printed percentage can be a count: what was rounded from one is always found again."""
+"""Printed percentages as counts: a number rounded from a count is always found again."""
 
 from fractions import Fraction
 

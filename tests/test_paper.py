@@ -159,3 +159,12 @@ def test_labels_and_units():
     assert paper.label("explorer_training") == "EAR adapter, no buffer"
     assert paper.label("equal_calls_2") == "Equal-call control, 2 calls"
     assert (paper.unit("recall@5"), paper.unit("latency"), paper.unit("turns")) == ("%", "s", "")
+
+
+def test_what_was_measured_has_its_counterpart_in_the_paper():
+    assert paper.counterpart("tab02", "locomo", "minilm") == {"id": "tab02", "encoder": paper.DEFAULT_ENCODER}
+    assert paper.counterpart("tab03", "locomo", "gte", dataset="longmemeval")["encoder"] == "gte"
+    assert paper.counterpart("tab01", "locomo", None) == {"id": "tab01", "encoder": None}
+    assert paper.counterpart("tab02", "toy", "minilm") is None and paper.counterpart_setting("toy", "minilm", "x") == {}
+    theirs = {"reported_dataset": "longmemeval", "reported_encoder": "contriever"}
+    assert paper.counterpart_setting("locomo", "minilm", "longmemeval") == theirs

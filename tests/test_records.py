@@ -36,6 +36,11 @@ def ablation(value=45.0, profile="laptop", parameters=PARAMETERS, provenance=PRO
     return records.record("tab03_ablation", "Ablation study", profile, parameters, provenance, rows)
 
 
+def judged(*rows, profile="laptop"):
+    """The rows of a record made of these."""
+    return records.record("t", "t", profile, PARAMETERS, PROVENANCE, list(rows))["rows"]
+
+
 def commit(record, places, change=lambda text: text):
     """Puts a record where the reference lies."""
     records.save(record)
@@ -56,6 +61,13 @@ def test_the_papers_number_is_looked_up():
     assert "reported" not in measured("equal_calls_2")
     with pytest.raises(KeyError, match="tab03"):
         measured(against={"id": "tab3"})
+
+
+def test_numbers_of_the_paper_that_were_not_measured_have_a_reason():
+    here = measured("ear", 56.0, {"id": "tab02"}, "locomo", "contriever")
+    absent = records.not_run("tab02", [here], "locomo", "contriever")
+    assert len(absent) == len(paper.reported("tab02")) - 1 and all(row["measured"] is None for row in absent)
+    assert {row["reason"].split()[0] for row in absent} == {"Contriever", "Stella", "GTE", "LongMemEval"}
 
 
 def test_closeness_by_example():
@@ -95,18 +107,18 @@ def test_verdicts_of_a_record():
     rows = ablation()["rows"]
     assert [row["verdict"] for row in rows] == ["another setting", "same direction", "not run", "not in the paper"]
     own = {"id": "tab03"}
-    record = records.record("t", "t", "paper", {}, {}, [
+    found = judged(
         measured("ear", 56.0, own, "locomo", "contriever"),
         measured("rmm", 31.0, own, "locomo", "contriever"),
         measured(None, 1540.0, {"id": "tab01"}, "locomo", None, "queries"),
-    ])  # fmt: skip
-    assert [row["verdict"] for row in record["rows"]] == ["agrees", "nearly", "agrees"]
+    )
+    assert [row["verdict"] for row in found] == ["agrees", "nearly", "agrees"]
 
 
 def test_direction_follows_the_interval_and_the_paper():
     def verdict(low, high, variant="ear", other="rmm"):
         rows = [measured(other, 31.0), measured(variant, compared_with=other, difference_low=low, difference_high=high)]
-        return records.record("t", "t", "laptop", {}, {}, rows)["rows"][1]["verdict"]
+        return judged(*rows)[1]["verdict"]
 
     assert verdict(2.0, 9.0) == "same direction"
     assert verdict(-9.0, -2.0) == "other direction"
@@ -117,13 +129,13 @@ def test_direction_follows_the_interval_and_the_paper():
 
 def test_a_comparison_can_name_other_keys():
     def at(rounds, **more):
-        return measured("ear_adapter", against={**ELSEWHERE, "id": "tab06", "rounds": rounds, "replay_size": 4},
-                        rounds=rounds, **more)  # fmt: skip
+        against = {**ELSEWHERE, "id": "tab06", "rounds": rounds, "replay_size": 4}
+        return measured("ear_adapter", against=against, rounds=rounds, **more)
 
     worse = at(2, compared_with={"rounds": 4}, difference_low=-6.0, difference_high=-1.0)
-    record = records.record("t", "t", "laptop", {}, {}, [at(4), worse])
-    assert [row["verdict"] for row in record["rows"]] == ["another setting", "same direction"]
-    assert record["rows"][1]["reported"] == paper.value("tab06", rounds=2)
+    usual, worse = judged(at(4), worse)
+    assert (usual["verdict"], worse["verdict"]) == ("another setting", "same direction")
+    assert worse["reported"] == paper.value("tab06", rounds=2)
 
 
 # -- what a record refuses
@@ -145,10 +157,7 @@ def test_a_comparison_can_name_other_keys():
 )
 def test_unsound_rows_are_refused(rows, message):
     with pytest.raises(ValueError, match=message):
-        records.record("t", "t", "laptop", {}, {}, rows)
-
-
-def test_a_record_needs_a_plain_name():
+        judged(*rows)
     with pytest.raises(ValueError, match="record ../t: id"):
         records.record("../t", "t", "laptop", {}, {}, [])
 
@@ -196,28 +205,27 @@ def test_what_cannot_be_loaded_says_what_and_where(places):
 def test_check_within_tolerance(places, capsys):
     commit(ablation(45.0), places)
     records.compare_with_reference(ablation(45.4), 0.5)
-    told = "reference: 2 of 2 values within 0.5 points; 1 that varies between machines not compared\n"
-    assert capsys.readouterr().out == told
-
-
-def test_check_finds_a_tampered_reference(places, capsys):
+    varies = "; 1 that varies between machines not compared\n"
+    assert capsys.readouterr().out == f"reference: 2 of 2 values within 0.5 points{varies}"
     commit(ablation(), places, lambda text: text.replace('"measured": 31.0', '"measured": 31.6'))
     records.compare_with_reference(ablation(), 0.5)
-    out = capsys.readouterr().out
-    assert out.startswith("reference: 1 of 2 values within 0.5 points")
-    assert "  locomo/minilm/rmm/recall@5: 31, reference 31.6\n" in out
+    told = f"reference: 1 of 2 values within 0.5 points{varies}  locomo/minilm/rmm/recall@5: 31, reference 31.6\n"
+    assert capsys.readouterr().out == told
 
 
 def test_check_counts_points_and_missing_values(places, capsys):
     def record(*rows):
         return records.record("fig03", "t", "smoke", {}, PROVENANCE, list(rows))
 
+    def toy(variant, **more):
+        return measured(variant, dataset="toy", **more)
+
     gone = records.row("toy", "minilm", "rmm", "recall@5", reason="too few questions")
-    then = record(measured("ear", dataset="toy"), measured("rmm", dataset="toy"), measured("retriever", dataset="toy"))
+    then = record(toy("ear"), toy("rmm"), toy("retriever"))
     commit(then, places)
     records.compare_with_reference(then, 0.5)
     assert capsys.readouterr().out == "reference: 3 of 3 values within 0.5 points\n"
-    records.compare_with_reference(record(measured("ear", dataset="toy", queries=40), measured("ear", dataset="toy"), gone), 0.5)
+    records.compare_with_reference(record(toy("ear", queries=40), toy("ear"), gone), 0.5)
     assert capsys.readouterr().out.splitlines() == [
         "reference: 1 of 4 values within 0.5 points",
         "  toy/minilm/ear/recall@5/queries=40: not in the reference",
@@ -231,8 +239,7 @@ def test_check_knows_what_it_cannot_compare(places, capsys):
     commit(ablation(), places)
     records.compare_with_reference(ablation(parameters={"seeds": 5, "rate": 0.001}), 0.5)
     assert capsys.readouterr().out == "no reference for these parameters\n" * 2
-    newer = {**PROVENANCE, "packages": {"earlib": "9.0"}}
-    records.compare_with_reference(ablation(provenance=newer), 0.5)
+    records.compare_with_reference(ablation(provenance={**PROVENANCE, "packages": {"earlib": "9.0"}}), 0.5)
     assert "the reference is of version 0.1.0, this record of 9.0: not compared" in capsys.readouterr().out
     commit(ablation(), places, lambda text: text.replace('"profile": "laptop"', '"profile": "smoke"'))
     records.compare_with_reference(ablation(), 0.5)
@@ -254,14 +261,12 @@ def test_the_commit_is_the_last_that_touched_the_source(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert records.provenance("d", "e")["commit"] is None
     (tmp_path / "earlib").mkdir()
-    (tmp_path / "earlib" / "core.py").write_text("1")
     git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "source")
-    source = git("rev-parse", "HEAD").stdout.strip()
-    (tmp_path / "record.json").write_text("{}")
-    git("add", ".")
-    git("commit", "-qm", "results")
+    for file in ("earlib/core.py", "record.json"):  # source, then results
+        (tmp_path / file).write_text("1")
+        git("add", ".")
+        git("commit", "-qm", file)
+    source = git("rev-parse", "HEAD^").stdout.strip()
     assert records.provenance("d", "e")["commit"] == source
     (tmp_path / "earlib" / "core.py").write_text("2")
     assert records.provenance("d", "e")["commit"] == f"{source} and local changes"
@@ -280,11 +285,8 @@ def test_tests_of_the_same_metric_are_corrected_together():
     tested = {"difference": 1.0, "difference_low": 0.5, "difference_high": 2.0}
     rows = [measured(f"v{i}", p=p, **tested) for i, p in enumerate([0.01, 0.04, 0.03])]
     rows += [measured("other", metric="hitrate@5", p=0.04, **tested), measured("untested")]
-    made = records.record("tab03_ablation", "Ablation", "laptop", PARAMETERS, PROVENANCE, rows)
-    made = {(row["variant"], row["metric"]): row.get("p_holm") for row in made["rows"]}
-    corrected = [made[f"v{i}", "recall@5"] for i in range(3)]
-    assert corrected == pytest.approx([0.03, 0.06, 0.06])
-    assert made["other", "hitrate@5"] == 0.04 and made["untested", "recall@5"] is None
+    *corrected, other, untested = [row.get("p_holm") for row in judged(*rows)]
+    assert corrected == pytest.approx([0.03, 0.06, 0.06]) and other == 0.04 and untested is None
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def share_of_calls():
 
 
 def mixing_gain():
-    """The stated gain is that on the same stores; beside it the gains over dialogues alone."""
+    """The stated gain against that on the same stores, with the gains over dialogues alone."""
     (said,) = paper.reported("mixing_gain", metric="j")
     found = rounds_to(*_gaps("tab04", "ear", "retriever", ("j",), store="both"), said)
     mixed = paper.value("tab04", variant="ear", store="both", metric="j")
