@@ -152,17 +152,14 @@ def test_the_library_tries_again(script, stored):
         (error(400, "too long", "context_length_exceeded", "messages"), "too long"),
         (Step(drop="before"), "connection was lost"),
         (says("late")._replace(delay=0.6), "no reply within 0.2 s"),
-        (Step(b'{"choices": [{"mess'), "unreadable"),
-        (Step(b""), "unreadable"),
+        *[
+            (Step(body), "unreadable")
+            for body in (b'{"choices": [{"mess', b"", b"null", b"[1, 2]", completion(["a", "list"]))
+        ],
+        *[(Step({"choices": choices}), "unreadable") for choices in ([], [{"message": None}], "Yes")],
+        (Step({"error": {"message": "not good"}}), "unreadable"),
         (Step(b"\xff\xfe\x00 no JSON", headers=(("Content-Type", "application/json"),)), "unreadable"),
         (Step(b"<html>Gateway</html>", headers=(("Content-Type", "text/html"),)), "unreadable"),
-        (Step(b"null"), "unreadable"),
-        (Step(b"[1, 2]"), "unreadable"),
-        (Step({"choices": []}), "unreadable"),
-        (Step({"choices": [{"message": None}]}), "unreadable"),
-        (Step({"choices": "Yes"}), "unreadable"),
-        (Step(completion(["a", "list"])), "unreadable"),
-        (Step({"error": {"message": "not good"}}), "unreadable"),
     ],
 )
 def test_a_failure_is_counted_apart_not_kept_and_asked_again(step, reason, stored):
@@ -322,26 +319,23 @@ def test_refusals_and_empty_replies_are_counted_apart_and_paid_for_once(step, st
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "match"),
-    [
-        ({"model": ""}, "EARLIB_LLM_MODEL"),
-        ({"base_url": "127.0.0.1:8000"}, "base_url"),
-        ({"base_url": "http://u:hidden@[::1/v1"}, "base_url"),
-        ({"base_url": "http://u:hidden@host:port/v1"}, "base_url"),
-        ({"base_url": "https://host/v1?key=hidden"}, "base_url"),
-        ({"api_key": "hidden key"}, "api_key"),
-        ({"api_key": "hidden\u00e9"}, "api_key"),
-        ({"concurrency": 0}, "concurrency"),
-        ({"concurrency": True}, "concurrency"),
-        ({"timeout": float("nan")}, "timeout"),
-        ({"max_calls": -1}, "max_calls"),
-        ({"max_cost": 1.0, "base_url": ELSEWHERE}, "price"),
-        ({"max_cost": float("inf"), "price": (1, 1)}, "max_cost"),
-        ({"price": (1, -1)}, "price"),
+WRONG = {
+    "EARLIB_LLM_MODEL": [{"model": ""}],
+    "base_url": [
+        {"base_url": f"http{url}"}
+        for url in (":127.0.0.1", "://u:hidden@[::1/v1", "://u:hidden@host:port/v1", "://host/v1?key=hidden")
     ],
-)
-def test_what_cannot_be_meant_is_refused_without_showing_secrets(wrong, match):
+    "api_key": [{"api_key": "hidden key"}, {"api_key": "hidden\u00e9"}],
+    "concurrency": [{"concurrency": 0}, {"concurrency": True}],
+    "timeout": [{"timeout": float("nan")}],
+    "max_calls": [{"max_calls": -1}],
+    "max_cost": [{"max_cost": float("inf"), "price": (1, 1)}],
+    "price": [{"price": (1, -1)}, {"max_cost": 1.0, "base_url": ELSEWHERE}],
+}
+
+
+@pytest.mark.parametrize(("match", "wrong"), [(name, one) for name, each in WRONG.items() for one in each])
+def test_what_cannot_be_meant_is_refused_without_showing_secrets(match, wrong):
     with pytest.raises(ValueError, match=match) as caught:
         Client(**{"model": "m", "base_url": "http://127.0.0.1:1/v1", **wrong})
     assert "hidden" not in everything_about(caught.value)

@@ -183,15 +183,6 @@ def test_a_second_process_waits_for_its_turn():
     assert spans[0][1] <= spans[1][0] and first.returncode == second.returncode == 0
 
 
-@pytest.mark.llm
-@served
-def test_a_command_finds_the_endpoint():
-    code = "import os, openai; print(openai.OpenAI(api_key='none').models.list().data[0].id, os.environ['EARLIB_LLM_MODEL'])"  # noqa: E501
-    command = [sys.executable, "-m", "earlib.llm.local", QUICK, sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.stdout.split() == [QUICK, QUICK] and done.returncode == 0, done.stderr
-
-
 def run_notebook(name, folder, *further):
     places = {"EARLIB_RESULTS": str(folder / "results"), "EARLIB_CACHE": str(folder / "cache")}
     command = [sys.executable, "-m", "earlib.run", name, "--profile", "smoke", "-p", "llm", QUICK, *further]

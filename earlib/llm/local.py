@@ -26,7 +26,6 @@ from earlib.llm import NoModel
 HOST, PORT = "127.0.0.1", 8047  # fixed: replies are stored by address
 CONTEXT = 4096  # tokens; five long memories, the prompt and the reply need about 1,500
 STARTUP = 120.0  # seconds for loading a model
-GRACE = 5.0  # seconds for a server to end
 # The server ends when its standard input does: a killed notebook leaves no server behind.
 _SERVER = """
 import os, runpy, sys, threading
@@ -112,12 +111,8 @@ class Server:
         """End the server, if it runs."""
         if self._process is None:
             return
-        self._process.stdin.close()
-        try:
-            self._process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.communicate()
         self._process = None
         self._turn.release()
 
