@@ -11,7 +11,7 @@ from earlib.experiments import settings
 from earlib.experiments.settings import Setting
 from earlib.llm import answers, grading, models, planted
 
-SETTING, NUMBER = Setting(dataset="toy", seeds=1), 40
+SETTING, NUMBER = Setting(dataset="toy", seeds=1), 24
 
 
 @pytest.fixture
