@@ -2,7 +2,7 @@
 
 import json
 
-from earlib.llm.budget import shown
+from earlib.llm.budget import dollars
 
 ASSUMED = (
     "A request of several notebooks counts in the first. Tokens in: a quarter of the characters; tokens out: the most",
@@ -14,8 +14,8 @@ def took(totals):
     """Calls and cost of a `budget.Ledger`; what a killed kernel held back counts as spent."""
     cost = totals["spent"] + totals["held"]
     if totals["unpriced"] in (0, totals["calls"]):
-        return f"{totals['calls']:,} calls, {shown(None if totals['unpriced'] else cost)}"
-    return f"{totals['calls']:,} calls, of {totals['unpriced']:,} the cost is unknown, of the others {shown(cost)}"
+        return f"{totals['calls']:,} calls, {dollars(None if totals['unpriced'] else cost)}"
+    return f"{totals['calls']:,} calls, of {totals['unpriced']:,} the cost is unknown, of the others {dollars(cost)}"
 
 
 def estimated(folder, outcomes):
@@ -45,4 +45,4 @@ def _summed(notes):
     asked = [note for note in notes if not note["cached"]]
     costs = [note["cost"] for note in asked]
     counts = len(asked), len(notes) - len(asked), sum(note["in"] for note in asked), sum(note["out"] for note in asked)
-    return *(f"{count:,}" for count in counts), shown(None if None in costs else sum(costs))
+    return *(f"{count:,}" for count in counts), dollars(None if None in costs else sum(costs))

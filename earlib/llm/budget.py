@@ -3,20 +3,15 @@
 import json
 import threading
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
 from filelock import FileLock
 
-# US dollars for a million tokens in and out, as OpenAI listed them in March 2026; they hold for its own endpoint.
-PRICES = {
-    "gpt-5": (1.25, 10.0),
-    "gpt-5-mini": (0.25, 2.0),
-    "gpt-5-nano": (0.05, 0.4),
-    "gpt-4.1": (2.0, 8.0),
-    "gpt-4.1-mini": (0.4, 1.6),
-    "gpt-4o-mini": (0.15, 0.6),
-}
+# US dollars for a million tokens in and out, at OpenAI's own endpoint.
+PRICES = yaml.safe_load(resources.files("earlib.llm").joinpath("prices.yaml").read_text(encoding="utf-8"))
 CHARACTERS = 4  # per token of English text, approximately
 FRAME = 64  # tokens, more than a chat template puts around a message
 
@@ -37,11 +32,11 @@ class Usage(NamedTuple):
     def __str__(self):
         return (
             f"{self.calls:,} calls, {self.cached:,} replies from the cache, {self.prompt_tokens:,} tokens in, "
-            f"{self.completion_tokens:,} out, {shown(self.cost)}"
+            f"{self.completion_tokens:,} out, {dollars(self.cost)}"
         )
 
 
-def shown(cost):
+def dollars(cost):
     """A cost in US dollars as text; None if it is not known."""
     if not cost:
         return "cost unknown" if cost is None else "nothing to pay"

@@ -96,7 +96,7 @@ class Client:
         max_calls, max_cost = _limit("max_calls", COUNT, max_calls), _limit("max_cost", AMOUNT, max_cost)
         if price is None and self.endpoint == OPENAI:
             price = PRICES.get(self.model)
-        price = _checked("price", PRICE, price)
+        price = _checked("price", PRICE, price, strict=False)
         if max_cost is not None and price is None:
             raise ValueError(
                 f"max_cost (or EARLIB_LLM_MAX_COST): the price of {self.model} at {self.endpoint} is not known; give "
