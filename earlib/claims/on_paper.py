@@ -9,12 +9,10 @@ TOWARDS = {"semantic": 1, "episodic": -1}  # Delta grows towards semantic memori
 
 
 def unprinted(reason):
-    """The paper prints no number to decide it on."""
     return Finding(OPEN, reason)
 
 
 def figure(number):
-    """The paper shows it in a figure alone."""
     return unprinted(f"shown in Figure {number}, without numbers")
 
 
@@ -50,7 +48,6 @@ def sums(keys, of, above=-math.inf, below=math.inf, note=""):
 
 
 def every(of):
-    """All of several sets of differences lie in the region of each."""
     return both(*(gaps(**one) for one in of))
 
 
@@ -65,7 +62,6 @@ def as_stated(id, **keys):
 
 
 def largest_gain():
-    """The largest gain of Table 2 rounds to the one that the abstract states."""
     said = paper.reported("gain", dataset="longmemeval", compared_with="retriever", metric="recall@5")[0]
     return rounds_to(max(_gaps("tab02", "ear", "retriever"), key=lambda part: part.value), said)
 
@@ -78,7 +74,6 @@ def over_rl():
 
 
 def share_of_calls():
-    """The stated calls give the stated share."""
     few, many = (paper.value("sample_efficiency", variant=name, metric="calls") for name in ("ear", "rmm"))
     (said,) = paper.reported("sample_efficiency", metric="fewer_feedback_steps")
     return rounds_to(exact(f"{few:,.0f} of {many:,.0f} calls, % fewer", 100 * (1 - few / many)), said)

@@ -1,4 +1,4 @@
-"""Rules that decide a claim on recorded runs; `claims.yaml` names them with their arguments."""
+"""Rules that decide a claim on recorded runs; `claims.yaml` names them, and says what each claim measures."""
 
 import math
 
@@ -13,12 +13,10 @@ GEOMETRY = "the record of tab11_12_store_geometry"
 
 
 def not_decidable(runs, reason):
-    """No run of any profile decides it."""
     return Finding(OPEN, reason)
 
 
 def gaps(runs, of, above=-math.inf, below=math.inf):
-    """Every recorded difference lies in a region."""
     parts = []
     for one in of:
         metrics = one.get("metrics", ["recall@5"])
@@ -49,7 +47,6 @@ def around_stated(runs, id, other):
 
 
 def _unless_excluded(found, value, name):
-    """The finding; not supported if the interval of its part does not contain a stated value."""
     if value is None or found.verdict != SUPPORTED or found.part.low <= value <= found.part.high:
         return found
     return found._replace(verdict=REFUTED, reason=f"{found.reason} excludes {name}")
@@ -77,7 +74,6 @@ def _calls(runs, variant):
 
 
 def share_of_calls(runs):
-    """Share of the RL baseline's critic calls that EAR saves until it stays above the retriever."""
 
     def saved(few, many):  # one that never passes saves nothing
         if math.isinf(few):
@@ -115,7 +111,6 @@ def wider(runs, dataset, sign):
 
 
 def gains_diminish(runs):
-    """The gain falls from each encoder to the next wider one."""
     gains = _by_encoder(runs, "difference")
     steps = zip(gains[:-1], gains[1:], strict=True)
     return inside([less(more, fewer, f"gain with {one} less {wide}") for (one, more), (wide, fewer) in steps], above=0)
@@ -147,7 +142,6 @@ def rl_drops(runs):
 
 
 def drop_limited(runs):
-    """EAR's adapter drops by less than stated."""
     most = paper.value("sample_efficiency", variant="ear", metric="initial_drop")
     return inside([turned(_lowest(runs, "ear_adapter")[1], -1)], below=most)
 
@@ -160,7 +154,6 @@ def passes_early(runs, x):
 
 
 def weaknesses_resolved(runs):
-    """The parts of the claims on EAR's early drop and on the training queries that it needs."""
     return both(drop_limited(runs), passes_early(runs, "training_queries"))._replace(part=None)
 
 
@@ -184,13 +177,11 @@ def _half_of_slate():
 
 
 def _chosen(runs, variant):
-    """Observations in the slate, for each question type."""
     found = [level(runs, "fig06", variant=variant, metric="observations", category=one) for one in CATEGORIES]
     return [part._replace(name=paper.label(one)) for part, one in zip(found, CATEGORIES, strict=True)]
 
 
 def mostly_observations(runs):
-    """The retriever returns more observations than half of the slate."""
     return inside(_chosen(runs, "retriever"), above=_half_of_slate())
 
 
@@ -213,7 +204,6 @@ def nearer_to_half(runs):
 
 
 def answers_unchanged(runs, of):
-    """Retrieval improves while J, which is not measured, stays the same."""
     found = gaps(runs, of, above=0)
     if found.verdict == REFUTED:
         return found
@@ -234,7 +224,6 @@ def _towards_store(runs, metric, **where):
 
 
 def queries_move(runs):
-    """Delta moves towards the store that a query requires, on average over a kind."""
     moved = _towards_store(runs, "delta_change", adapter="trained")
     found = inside(
         [over_queries(list(values.values()), f"{store} queries") for store, values in moved.items()], above=0
@@ -245,7 +234,6 @@ def queries_move(runs):
 
 
 def queries_separated(runs):
-    """Delta after training points to the store that a query requires, on average over a kind, and has grown."""
     before = _towards_store(runs, "delta", stage="before")
     after = _towards_store(runs, "delta", stage="after", adapter="trained")
     if any(before[store].keys() != after[store].keys() for store in after):
@@ -257,7 +245,6 @@ def queries_separated(runs):
 
 
 def added_latency(runs, variant, other, above=-math.inf, below=math.inf):
-    """Added latency in percent of another system's, the embeddings in a file as in the paper."""
     base = level(runs, "tab08", variant=other, metric="latency", storage="file").value
     more = gap(runs, "tab08", variant, other, "latency", storage="file")
     more = more._replace(value=100 * more.value / base, low=100 * more.low / base, high=100 * more.high / base)

@@ -61,11 +61,11 @@ def both(*findings):
 
 def listed(parts, most=4):
     """Parts in words, the first few of them."""
-    each = [f"{part.name}: {shown(part)}" for part in parts]
+    each = [f"{part.name}: {value_text(part)}" for part in parts]
     return "; ".join(each[:most]) + (f"; and {len(each) - most} more" if len(each) > most else "")
 
 
-def shown(part):
+def value_text(part):
     """Value and interval: counts whole, measured values with one digit, printed and small ones with more."""
     values = [part.value] if part.low == part.high else [part.value, part.low, part.high]
     finite = [value for value in values if math.isfinite(value)]

@@ -9,7 +9,7 @@ from IPython.display import HTML
 
 from earlib import paper, records
 from earlib.claims.decisions import claim_texts
-from earlib.claims.rule import CLAIM_VERDICTS, Part, shown
+from earlib.claims.rule import CLAIM_VERDICTS, Part, value_text
 
 WORDS = """<style>
 .dataframe.earlib.words th, .dataframe.earlib.words td { text-align: left; vertical-align: top; }
@@ -20,7 +20,6 @@ JUDGED = {"reported_verdict": "on the paper's own numbers", "verdict": "measured
 
 
 def sections(record):
-    """The sections of a record's claims, in the paper's order."""
     return list(dict.fromkeys(claim_texts()[row["claim"]]["section"] for row in record["rows"]))
 
 
@@ -44,7 +43,7 @@ def _value(row):
     if row["measured"] is None:
         return "–"
     ends = (row["low"], row["high"]) if row["low"] is not None else (row["measured"],) * 2
-    text = shown(Part("", row["measured"], *ends)).replace(", ", ",\u00a0")  # an interval stays on one line
+    text = value_text(Part("", row["measured"], *ends)).replace(", ", ",\u00a0")  # an interval stays on one line
     unit = paper.unit(row["metric"]) or paper.label(row["metric"])
     return " ".join(filter(None, [text, unit, "*" if row.get("sees_gold") else ""]))
 
@@ -59,7 +58,6 @@ def show_words(frame, caption=""):
 
 
 def show_claims(record, section):
-    """Display the claims of a section under its name."""
     rows = [row for row in record["rows"] if claim_texts()[row["claim"]]["section"] == section]
     where = f"Measured on {paper.label(rows[0]['dataset'])} with {paper.label(rows[0]['encoder'])}"
     marked = f". * {records.SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
@@ -75,7 +73,6 @@ def verdict_counts(record):
 
 
 def tally(record):
-    """Number of claims by verdict."""
     found = verdict_counts(record).pivot_table("claims", "judged", "verdict", "sum", fill_value=0)
     return found.reindex(index=list(JUDGED.values()), columns=list(CLAIM_VERDICTS), fill_value=0)
 

@@ -47,7 +47,7 @@ def claims_source():
 
 
 def counterpart(id, dataset, encoder, /, **keys):
-    """The paper's row for a measured setting, for `records.row(against=...)`.
+    """The paper's row for a measured setting, for `records.row(against=...)`; None for toy dialogues.
 
     Parameters
     ----------
@@ -55,13 +55,9 @@ def counterpart(id, dataset, encoder, /, **keys):
         As in `reported`.
     dataset, encoder : str
         The setting measured. An encoder that the paper does not use is compared with the paper's default one, None
-        with a number that names none; toy dialogues have no counterpart.
+        with a number that names none.
     **keys
         Keys in which the paper's row differs (`dataset="longmemeval"`).
-
-    Returns
-    -------
-    dict or None
     """
     if dataset not in DATASETS:
         return None
@@ -127,13 +123,7 @@ def printed(id, **keys):
 
 
 def value(id, **keys):
-    """The one number that the keys name, or None if the paper prints none; errors as `printed`.
-
-    Examples
-    --------
-    >>> value("tab02", dataset="locomo", encoder="contriever", variant="ear", metric="recall@5")
-    55.06
-    """
+    """The one number that the keys name (55.06), or None if the paper prints none; errors as `printed`."""
     found = printed(id, **keys)
     return None if found is None else number(found)
 

@@ -21,18 +21,9 @@ WITHOUT_GOLD = {"locomo": (4, 4), "longmemeval": (30, 12)}
 
 
 def possible_totals(dataset):
-    """Numbers of questions that a percentage of the paper could be over.
+    """Numbers of questions of a dataset that a percentage could be over, with their descriptions.
 
-    Parameters
-    ----------
-    dataset : str
-        "locomo" or "longmemeval".
-
-    Returns
-    -------
-    dict of int to str
-        The whole benchmark and the fifth kept for evaluation, each with and without the questions that have no gold
-        turn, with their descriptions.
+    They are the whole benchmark and the fifth kept for evaluation, with and without questions that have no gold turn.
     """
     total = int(paper.value("datasets", dataset=dataset, metric="queries"))
     fifth = total - int(total * (1 - paper.value("datasets", metric="evaluation_share") / 100))
@@ -43,10 +34,7 @@ def possible_totals(dataset):
 
 
 def matching_count(printed, n, runs=1):
-    """The k nearest to a printed percentage for which 100 k / (n runs) rounds to it, or None.
-
-    A number in the middle between two printed ones may have been rounded to either.
-    """
+    """The k nearest to a printed percentage for which 100 k / (n runs) rounds to it, up or down, or None."""
     value, half = Fraction(printed.replace(",", "")), Fraction(1, 2 * 10 ** len(printed.partition(".")[2]))
     of = n * runs
     if of == 0:
@@ -62,14 +50,7 @@ def common_totals(printed, most):
 
 
 def fitting_counts():
-    """Table of every printed percentage that counts questions, with the counts that fit.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Text, a line a number of a table: k/n for a single run, and k/(3n) for the mean of three. Table 5 has its own,
-        `fitting_totals`.
-    """
+    """Table of every printed percentage that counts questions, with the k/n and k/(3n) that fit; Table 5 apart."""
     lines = []
     for row in paper.reported():
         if row["metric"] not in COUNTED or not row["id"].startswith("tab") or "category" in row:
@@ -89,10 +70,6 @@ def fitting_totals():
     """Table of the numbers of Table 5 by question type, with the n that fit all of them, and all but one.
 
     The paper does not print how many questions of a type were evaluated, so every n up to the questions kept is tried.
-
-    Returns
-    -------
-    pandas.DataFrame
     """
     most = max(n for n, why in possible_totals("locomo").items() if "fifth" in why)
     lines = []

@@ -3,7 +3,7 @@
 import math
 
 from earlib import paper, paths
-from earlib.records.files import load, validated
+from earlib.records.files import all_fields, load
 from earlib.records.rows import key_of, named
 from earlib.records.verdicts import judge
 
@@ -51,7 +51,7 @@ def _compared(record, tolerance):
 
 def _not_following(reference):
     """The first row whose verdict or corrected p does not follow from the record's numbers; "" if there is none."""
-    rows = validated(reference, reference["id"])
+    rows = all_fields(reference, reference["id"])
     stored = [(row["verdict"], row["p_holm"]) for row in rows]
     judge(rows, reference["id"])
     for row, (verdict, p_holm) in zip(rows, stored, strict=True):

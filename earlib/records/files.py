@@ -1,4 +1,4 @@
-"""Records as files: made and judged, written a row a line, and validated when read."""
+"""Records as files: made and judged, written a row a line, and all_fields when read."""
 
 import json
 
@@ -36,13 +36,13 @@ def record(id, title, profile, parameters, provenance, rows):
     """
     head = {"id": id, "title": title, "profile": profile, "parameters": parameters, "provenance": provenance}
     raw = _plain({**head, "rows": rows})
-    full = validated(raw, f"record {id}")
+    full = all_fields(raw, f"record {id}")
     judge(full, id)
     return {**raw, "rows": [_shortened(one) for one in full]}
 
 
-def validated(raw, where):
-    """All fields of the rows of a raw record, or a ValueError that names the place, the field and what was expected."""
+def all_fields(raw, where):
+    """Rows of a raw record with all fields, or a ValueError that names place, field and what was expected."""
     try:
         return [one.model_dump() for one in Record.model_validate(raw).rows]
     except ValidationError as error:
@@ -92,7 +92,7 @@ def load(id, profile, folder=None):
         raise FileNotFoundError(f"{path}: no such record; {again}") from None
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); {again}") from None
-    validated(raw, path)
+    all_fields(raw, path)
     if raw["id"] != id:
         raise ValueError(f"{path}: id: expected {id}, found {raw['id']}; {again}")
     return raw
