@@ -211,7 +211,10 @@ def language_model(questions=60):
 
 def filed(folder):
     """The bank of ten million memories and its index, made where they are missing; queries that they are asked."""
-    found, benchmark = settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), DEPTH), settings.benchmark("locomo")
+    found, benchmark = (
+        settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), DEPTH),
+        settings.benchmark("locomo"),
+    )
     turns = torch.tensor([row for row, memory in enumerate(benchmark.memories) if memory.store == "dialogue"])
     query = found.query[torch.randperm(len(found.query), generator=torch.Generator().manual_seed(0))[: 2 * ASKED]]
     path = folder / f"resampled_{FILED}.npy"
@@ -317,7 +320,10 @@ def time_large_banks(options):
 
 def remembered(count=10**5):
     """Embeddings and texts of made memories, `[count, d]` and as many, and questions with their embeddings."""
-    searched, found = settings.benchmark("locomo"), settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), DEPTH)
+    searched, found = (
+        settings.benchmark("locomo"),
+        settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), DEPTH),
+    )
     rng, turns = np.random.default_rng(0), [one.text for one in searched.memories]
     pairs = rng.integers(len(turns), size=(count, 2))
     texts = [" ".join(rng.permutation(f"{turns[a]} {turns[b]}".split())[: rng.integers(5, 25)]) for a, b in pairs]

@@ -17,7 +17,8 @@ from earlib import claims, paper, paths, records
 from earlib.claims import evidence, on_paper, on_records, rule, tables
 from earlib.claims.evidence import Runs
 from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Part, inside
-from earlib.core.config import READINGS, Config
+from earlib.core.config import Config
+from earlib.experiments.comparisons import READINGS
 from earlib.experiments.settings import Setting
 from earlib.harness import figures
 

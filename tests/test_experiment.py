@@ -11,10 +11,11 @@ import torch
 from pydantic import ValidationError
 
 from earlib import paths
-from earlib.core.config import READINGS, VARIANTS, Config
+from earlib.core.config import VARIANTS, Config
 from earlib.data import cache
 from earlib.data import candidates as first_stage
 from earlib.experiments import comparisons, measures, runs, settings
+from earlib.experiments.comparisons import READINGS
 from earlib.experiments.settings import Setting
 
 SCOPES = [f"c{i % 5}" for i in range(83)]

@@ -151,7 +151,10 @@ def test_a_stream_is_answered_before_it_is_learned_from():
 def test_a_conversation_is_asked_again_as_soon_as_its_last_question_was_learned_from():
     """By hand: a learner stopped at the first update that reaches the end of a conversation, and not one later."""
     config = Config(**ASSIMILATION, learning_rate=1e-4)
-    found, streamed = settings.candidates_of(settings.Setting(dataset="toy"), 20), drift.run_stream(Setting(**TOY), config)
+    found, streamed = (
+        settings.candidates_of(settings.Setting(dataset="toy"), 20),
+        drift.run_stream(Setting(**TOY), config),
+    )
     order, place = torch.from_numpy(streamed.queries[[1]]), streamed.place[1]
     learner = runs.Learner(config, found, runs.critic_of(config, found, (1,), order), (1,))
     steps, in_time, late = learner.train(order), [], []

@@ -315,7 +315,12 @@ def test_half_the_notebooks_missing(root, capsys):
     told = "There is no executed notebook `tab03_ablation.ipynb`; run `make tab03_ablation PROFILE=smoke`"
     assert f"tab03_ablation: {told}\n" in out and index.says(told)  # its record is shown all the same
     page = Page((folder() / "tab03_ablation.html").read_text())
-    assert page.says(told) and "tab03_ablation.png" in page.loads and page.says("43 questions, 2 seeds") and page.headings[0] == 1
+    assert (
+        page.says(told)
+        and "tab03_ablation.png" in page.loads
+        and page.says("43 questions, 2 seeds")
+        and page.headings[0] == 1
+    )
     assert IDS[2] not in [entry.id for entry in pages.read(folder())]
 
 

@@ -75,7 +75,9 @@ def test_questions_that_a_seed_does_not_have_count_nowhere():
 
 
 def test_how_many_of_a_store_are_chosen():
-    np.testing.assert_equal(measures.members_of_store(found(), *slates("abc", "axy", "xyz"), "observation"), [[[0, 2, 3]]])
+    np.testing.assert_equal(
+        measures.members_of_store(found(), *slates("abc", "axy", "xyz"), "observation"), [[[0, 2, 3]]]
+    )
 
 
 def test_a_store_that_was_not_searched_is_refused():

@@ -27,7 +27,7 @@ def gumbel(uniforms: Tensor) -> Tensor:
 
 
 def shared(bank: Tensor, index: Tensor) -> Tensor:
-    """Rows of a bank `[M, d]`, each replaced by the first with the same embedding, so that equal texts share a score."""
+    """Rows of a bank `[M, d]`, each replaced by the first with its embedding: equal texts share a score."""
     rows = index.unique()
     first, seen = torch.arange(len(bank)), {}
     for row, embedding in zip(rows.tolist(), bank[rows].cpu().numpy(), strict=True):

@@ -2,10 +2,13 @@
 
 import numpy as np
 
-from earlib.core.config import READINGS, VARIANTS, near
+from earlib import paper
+from earlib.core.config import VARIANTS, near
 from earlib.experiments.measures import MEASURES, difference, only, summary
 from earlib.experiments.runs import answers, distinct_choices, tuned, variant_run
 from earlib.experiments.settings import Setting, benchmark
+
+READINGS = tuple(paper.alternatives())
 
 
 def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES, scale=100, tested=True, **keys):
@@ -167,7 +170,7 @@ def under(setting, reading, names, baseline=None):
     Parameters
     ----------
     setting : Setting
-    reading : config.Reading
+    reading : paper.Reading
     names : sequence of str
         As in `runs.answers`. Systems that the reading does not concern keep their hyper-parameters; the setting and the
         critic change for all.

@@ -4,6 +4,7 @@ import re
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 import yaml
 
@@ -16,6 +17,26 @@ DEFAULT_ENCODER = "contriever"  # the paper's where it names none
 @cache
 def _yaml(name):
     return yaml.safe_load(resources.files(__name__).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+class Reading(NamedTuple):
+    """One way to read the paper, or to depart from it, where it leaves a choice; an entry of `alternatives.yaml`."""
+
+    option: str
+    choice: str
+    changes: dict = {}
+    setting: dict = {}
+    rates: tuple = ()
+    measure: str = "recall@5"
+    concerns: tuple = ()
+
+
+def alternatives():
+    """Every `Reading` that can be compared, the default one first."""
+    every = _yaml("alternatives")["concerns"]["all"]
+    lists = ("rates", "concerns")
+    entries = ({"concerns": every, **entry} for entry in _yaml("alternatives")["readings"])
+    return [Reading(**{name: tuple(one) if name in lists else one for name, one in entry.items()}) for entry in entries]
 
 
 def label(name):
