@@ -171,7 +171,7 @@ def workers(rounds=3):
 
     def one_after_another():
         for job in jobs.values():
-            runs.keep(job, runs.packed(job.key, runs.compute(job.setting, job.config, job.found)))
+            runs.keep(job, runs.compute_run(job.setting, job.config, job.found))
 
     def kept():
         return [values.tobytes() for job in jobs.values() for values in runs.cached(job)]

@@ -82,7 +82,7 @@ def test_the_posterior_is_that_of_a_plain_enumeration(question, rounds):
     total = bandits.log_prior(prior, torch.tensor([z]).double(), sets)
     for slate, cited in asked:
         citations = torch.where(torch.tensor([cited]), 1, -1)
-        total = total + bandits.log_likelihood(torch.tensor([slate]), citations, sets, RECALL, PRECISION)
+        total = total + bandits.citation_likelihood(torch.tensor([slate]), citations, sets, RECALL, PRECISION)
     expected = torch.tensor([plain_posterior(prior, z, asked)]).double()
     torch.testing.assert_close(total.softmax(-1), expected, rtol=1e-5, atol=1e-9)
 
@@ -212,7 +212,7 @@ def test_the_gain_of_a_call_is_measured_from_what_is_held_by_then(toy):
         torch.testing.assert_close(spent.gain[call], expected - now)
         if call < 2:
             assert torch.equal(asked[call], slate)
-            total = total + bandits.log_likelihood(slate, ask(call, slate)[0], sets, RECALL, PRECISION)
+            total = total + bandits.citation_likelihood(slate, ask(call, slate)[0], sets, RECALL, PRECISION)
     assert not torch.equal(spent.worth[0], spent.worth[2])
 
 
@@ -277,14 +277,22 @@ def test_what_cannot_be_read_says_nothing(toy):
     rate = (n * RECALL * (1 - PRECISION) / PRECISION / (5 - n)).clamp(bandits.UNEXPECTED, 1 - bandits.UNEXPECTED)
     chance = torch.where(sets[:, :5], RECALL, rate)
     expected = (chance[:, 0] * (1 - chance[:, 2]) * chance[:, 4]).log()
-    found = bandits.log_likelihood(slates, citations, sets, RECALL, PRECISION)[0]
+    found = bandits.citation_likelihood(slates, citations, sets, RECALL, PRECISION)[0]
     torch.testing.assert_close(found, expected.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
-def spending(toy):
-    setting, config, *_ = toy
-    return bandits.spend_calls(setting, config, None, 6, 4, repeats=2)
+def fitted():
+    """Arguments of each fit of `spending`."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def spending(toy, fitted):
+    (setting, config, *_), plain = toy, bandits._fitted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bandits, "_fitted", lambda *given: fitted.append(given) or plain(*given))
+        return bandits.spend_calls(setting, config, None, 6, 4, repeats=2)
 
 
 def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(spending):
@@ -310,15 +318,11 @@ def test_one_who_is_told_asks_least(spending):
     assert np.nanmean(reached.values) >= np.nanmean(recall[4])
 
 
-def test_on_questions_nothing_is_fitted_to_evaluation_questions(toy, spending, monkeypatch):
-    setting, config, found, *_ = toy
-    fitted, plain = [], bandits._fitted
-    monkeypatch.setattr(bandits, "_fitted", lambda *given: fitted.append(given) or plain(*given))
-    again = bandits.spend_calls(setting, config, None, 6, 4, repeats=2)
+def test_nothing_is_fitted_to_evaluation_questions(toy, spending, fitted):
+    setting, _, found, *_ = toy
     for seed, told in enumerate(fitted):
         train, evaluation = split(found.scopes, setting, seed)
         assert set(told[3]) <= set(train) and not set(told[3]) & set(evaluation)
-    assert all(np.array_equal(again.values[name], spending.values[name], equal_nan=True) for name in bandits.BANDITS)
     assert spending.values["posterior"].shape == (7, 2, 2, len(spending.queries[0])) == spending.gain.shape
     assert [practice.worth.shape for practice in spending.practice] == [(5, len(told[3])) for told in fitted]
     static = runs.answers(setting, "retriever")

@@ -252,8 +252,8 @@ def test_a_run_outlives_a_cache_that_cannot_be_written(kept, tmp_path, monkeypat
     ],
 )
 def test_a_changed_algorithm_never_serves_old_runs_and_a_changed_text_does(tmp_path, file, old, new, stale):
-    shutil.copytree(runs.ROOT, tmp_path / "earlib", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
-    before = runs.algorithm(runs.ROOT)
+    shutil.copytree(runs.PACKAGE, tmp_path / "earlib", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    before = runs.algorithm(runs.PACKAGE)
     changed = tmp_path / "earlib" / file
     source = changed.read_text()
     assert old in source or old == new

@@ -102,7 +102,7 @@ def test_no_memory_is_taken_from_locomo(diagnostic):
     ],
 )
 def test_a_file_that_is_not_sound_is_refused(tmp_path, change, named):
-    content = yaml.safe_load(geometry.MEMORIES.read_text())
+    content = yaml.safe_load(geometry.DIAGNOSTIC.read_text())
     change(content)
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(content))

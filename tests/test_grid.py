@@ -49,7 +49,7 @@ def serial(job):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return runs.compute(job.setting, job.config, job.found)
+        return runs.compute_run(job.setting, job.config, job.found)
     finally:
         torch.set_num_threads(threads)
 

@@ -51,7 +51,7 @@ def test_a_cache_that_is_no_folder_is_named(cache):
 
 
 def test_random_banks_are_unit_vectors_and_begin_alike(monkeypatch):
-    monkeypatch.setattr(latency, "BLOCK", 8)
+    monkeypatch.setattr(latency, "RANDOM_ROWS", 8)
     few, many, others = (
         np.concatenate(list(latency.random_unit(*size, purpose)))
         for *size, purpose in ((16, 5, "memories"), (30, 5, "memories"), (30, 5, "queries"))

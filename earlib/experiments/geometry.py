@@ -21,7 +21,7 @@ from earlib.core.adapter import Adapter
 from earlib.core.ordering import best
 from earlib.data.encoders import encode
 
-MEMORIES = Path(__file__).parent.parent / "data" / "diagnostic.yaml"
+DIAGNOSTIC = Path(__file__).parent.parent / "data" / "diagnostic.yaml"
 KINDS = ("episodic", "semantic")
 FIRST = 5  # memories among which all gold ones must be
 
@@ -61,7 +61,7 @@ class Distances(NamedTuple):
         return self.d_e - self.d_s
 
 
-def load_diagnostic(path=MEMORIES):
+def load_diagnostic(path=DIAGNOSTIC):
     """Load the paper's diagnostic queries with the memories of a file in the form of `diagnostic.yaml`.
 
     Raises

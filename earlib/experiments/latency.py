@@ -30,7 +30,7 @@ PERCENTILES = (50, 90, 99)
 BASELINE = "retriever"
 RANDOM = "random_vectors"  # dataset of rows that were measured on random banks
 LARGEST = 2**32  # bytes of a bank
-BLOCK = 2**14  # random memories made at a time
+RANDOM_ROWS = 2**14  # random memories made at a time
 
 
 class Times(NamedTuple):
@@ -71,8 +71,8 @@ def stored(blocks, dimension):
 def random_unit(count, dimension, purpose):
     """Blocks of random unit vectors, `[m, d]` float32, for "memories" or "queries"; the same for every count."""
     rng = np.random.default_rng(("memories", "queries").index(purpose))
-    for start in range(0, count, BLOCK):
-        block = rng.random((min(BLOCK, count - start), dimension), np.float32)
+    for start in range(0, count, RANDOM_ROWS):
+        block = rng.random((min(RANDOM_ROWS, count - start), dimension), np.float32)
         block -= 0.5
         block /= np.sqrt(np.einsum("md,md->m", block, block))[:, None]
         yield block

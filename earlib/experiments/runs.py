@@ -22,7 +22,7 @@ from earlib.data import candidates as first_stage
 from earlib.experiments import measures
 from earlib.experiments.settings import Setting, benchmark, beside, candidates_of, split
 
-ROOT = Path(__file__).parent.parent
+PACKAGE = Path(__file__).parent.parent
 # The code that a run depends on. `core/config.py` is not among it: its values are part of the key.
 ALGORITHM = (
     *(f"core/{name}.py" for name in ("adapter", "critic", "explorer", "learner", "objective", "ordering")),
@@ -74,7 +74,7 @@ def run(setting, config, only=None):
     wanted = job(setting, config, only)
     result = cached(wanted)
     if result is None:
-        result = compute(setting, wanted.config, wanted.found, only)
+        result = compute_run(setting, wanted.config, wanted.found, only)
         keep(wanted, result)
     return result
 
@@ -99,7 +99,7 @@ def keep(job, result):
     cache.save("runs", job.key, result._asdict())
 
 
-def compute(setting, config, found, only=None):
+def compute_run(setting, config, found, only=None):
     """Train and evaluate as `run` does, without the cache."""
     seeds, groups, parts = range(setting.seeds) if only is None else only, {}, {}
     for seed in seeds:  # those whose splits have the same sizes run side by side
@@ -203,7 +203,7 @@ def _merged(runs):
 
 
 @lru_cache(maxsize=1)
-def algorithm(root=ROOT):
+def algorithm(root=PACKAGE):
     """SHA-256 (hex) of the syntax trees that a run depends on, without docstrings, comments and layout."""
     digest = hashlib.sha256()
     for name in ALGORITHM:

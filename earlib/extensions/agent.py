@@ -17,7 +17,7 @@ from earlib.memory import PRESETS, EARMemory, Preset
 
 SHOWN = 5  # memories returned for a question
 STILL = 1e-12  # a learning rate that moves nothing
-WEIGHTS = (0.15, 0.3, 0.45, 0.6, 0.9)  # of the score by words, for `fixed`
+WEIGHTS = (0.15, 0.3, 0.45, 0.6, 0.9)  # of the score by words, for `run_fixed`
 _BEST = PRESETS["best"]
 
 
@@ -54,7 +54,7 @@ class Life(NamedTuple):
     weight: list  # of each life, the final weight of the score by words
 
 
-def live(setting, way, questions=None):
+def run_lives(setting, way, questions=None):
     """Let a memory live through the questions of a benchmark, once for each seed.
 
     Parameters
@@ -84,12 +84,12 @@ def live(setting, way, questions=None):
     return Life(queries, measures.shares(found, count[queries]), returned, weight)
 
 
-def fixed(setting, questions=None):
+def run_fixed(setting, questions=None):
     """Lives of a memory that only chooses a weight of the score by words, the best over its own first half.
 
-    The second half is held out. Parameters and result as in `live`.
+    The second half is held out. Parameters and result as in `run_lives`.
     """
-    tried = [live(setting, Way(_changed(side_start=weight), "no"), questions) for weight in WEIGHTS]
+    tried = [run_lives(setting, Way(_changed(side_start=weight), "no"), questions) for weight in WEIGHTS]
     half = tried[0].queries.shape[1] // 2
     best = np.nanmean([one.values[0, :, :half] for one in tried], axis=2).argmax(0)  # the smallest of equally good ones
     seeds = range(setting.seeds)

@@ -63,7 +63,7 @@ def log_prior(prior, scores, sets):
     return torch.cat([part.log_softmax(-1) + share for part, share in zip(parts, shares, strict=True)], -1)
 
 
-def log_likelihood(slates, citations, sets, recall, precision):
+def citation_likelihood(slates, citations, sets, recall, precision):
     """Log-probability of a slate's citations under each hypothesis, `[..., H]`, by the critic's r and p.
 
     With n gold memories of the hypothesis in the slate, gold ones are cited with probability r, others with p_fp(n)
@@ -89,7 +89,7 @@ def fit_prior(scores, asked, recall, precision, rounds=20):
     candidates; the temperature with the highest marginal likelihood of the pairs (slates, citations) in `asked` wins.
     """
     sets = hypotheses(scores.shape[-1])
-    evidence = sum(log_likelihood(slates, citations, sets, recall, precision) for slates, citations in asked)
+    evidence = sum(citation_likelihood(slates, citations, sets, recall, precision) for slates, citations in asked)
     sizes, reached = sets.sum(1), {}
     for temperature in TEMPERATURES:
         shares = (1 / 3, 1 / 3, 1 / 3)
@@ -120,7 +120,7 @@ def by_posterior(config, prior, scores, ask, calls):
         gains.append(expected - worths[-1])
         if call < calls:
             citations, readable = ask(call, slate)
-            total = total + log_likelihood(slate, citations * readable, sets, *quality)
+            total = total + citation_likelihood(slate, citations * readable, sets, *quality)
     return Spent(torch.stack(slates), torch.stack(worths), torch.stack(gains))
 
 

@@ -133,7 +133,7 @@ def compute(lacking, client):
 
 def _run(setting, config, content, scopes):
     """Compute a run on a worker."""
-    return runs.compute(setting, config, unpacked(content, scopes))
+    return runs.compute_run(setting, config, unpacked(content, scopes))
 
 
 def packed(found):
