@@ -26,21 +26,21 @@ def candidates():
 
 def choices(rounds=4, seed=0):
     rng = np.random.default_rng(seed)
-    frame = pd.DataFrame({
-        "round": np.repeat(range(1, rounds + 1), SIZE),
-        "candidate": np.concatenate([rng.permutation(DEPTH)[:SIZE] + 1 for _ in range(rounds)]),
-        "relevance": rng.normal(0.1, 0.1, rounds * SIZE),
-        "exploration": rng.normal(0.1, 0.2, rounds * SIZE),
-        "redundancy": rng.normal(-0.1, 0.1, rounds * SIZE),
-        "citation": rng.choice([-1, 1], rounds * SIZE),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "round": np.repeat(range(1, rounds + 1), SIZE),
+            "candidate": np.concatenate([rng.permutation(DEPTH)[:SIZE] + 1 for _ in range(rounds)]),
+            "relevance": rng.normal(0.1, 0.1, rounds * SIZE),
+            "exploration": rng.normal(0.1, 0.2, rounds * SIZE),
+            "redundancy": rng.normal(-0.1, 0.1, rounds * SIZE),
+            "citation": rng.choice([-1, 1], rounds * SIZE),
+        }
+    )
     frame.loc[frame["round"] == 1, "exploration"] = 0.0
     return frame
 
 
-SLATES = {
-    "Only Retriever": [1, 2, 3, 4, 5], "EAR: last slate": [13, 19, 10, 16, 11], "Equal calls (3)": [4, 11, 13, 1, 2],
-}  # fmt: skip
+SLATES = {"Retriever": [1, 2, 3, 4, 5], "EAR: last slate": [13, 19, 10, 16, 11], "Equal calls": [4, 11, 13, 1, 2]}
 PICTURES = {
     "paradigms": drawings.paradigms,
     "candidates": lambda: drawings.candidate_scores(candidates(), "LoCoMo, MiniLM: query conv-43/Q0, scores"),
@@ -141,13 +141,7 @@ def test_exploration_draws_every_choice(rounds, seed):
     low, high = parts.get_ylim()
     up, down = np.where(bars > 0, bars, 0).sum(0).max(), np.where(bars < 0, bars, 0).sum(0).min()
     assert low < down and high > max(up, total.get_ydata().max())  # nothing is cut off, the marks included
-
-
-@settings(max_examples=4)
-@given(rounds=st.integers(1, 5), seed=st.integers(0, 1000))
-def test_stacked_parts_of_one_sign_do_not_cover_each_other(rounds, seed):
-    parts = drawings.exploration(choices(rounds, seed), DEPTH, GOLD).axes[1]
-    for stack in zip(*parts.containers, strict=True):
+    for stack in zip(*parts.containers, strict=True):  # nor covered
         spans = sorted(sorted((bar.get_y(), bar.get_y() + bar.get_height())) for bar in stack)
         assert all(above[0] >= below[1] - 1e-9 for below, above in itertools.pairwise(spans))
 
