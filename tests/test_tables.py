@@ -107,3 +107,22 @@ def test_a_table_without_a_number_of_the_paper_has_no_column_for_it():
     for shown in (tables.show(made).data, tables.show_differences(made).data):
         assert "not in the paper" not in shown and "verdict" not in shown and "<table" in shown
     assert "verdict" in tables.show(ablation()).data
+
+
+def test_differences_say_how_they_were_tested():
+    tested = {"compared_with": "rmm", "difference": 14.0, "difference_low": 10.0, "difference_high": 18.0}
+    rows = [measured("rmm", 31.0), measured("ear", p=0.0002, **tested), measured("ear_adapter", p=0.02, **tested)]
+    made = records.record("tab03_ablation", "t", "laptop", PARAMETERS, PROVENANCE, rows)
+    table = tables.differences(made)
+    assert list(table["difference (points)"]) == ["+14.0 [+10.0, +18.0]"] * 2
+    assert list(table["p"]) == ["< 0.001", "0.020"] and list(table["compared with"]) == ["RL baseline"] * 2
+    assert "corrected (Holm) for the 2 tests made together." in tables.show_differences(made).data
+    nothing = records.record(
+        "t", "t", "laptop", {}, {}, [records.row("locomo", "minilm", "ear", "j", reason="no model")]
+    )
+    assert tables.show_differences(nothing).data == '<p class="caption">– no model.</p>'
+
+
+def test_statements_of_the_text_are_shown_once():
+    shown = tables.stated("noise")
+    assert {"the paper states", "where"} <= set(shown.columns) and not shown.reset_index().duplicated().any()
