@@ -50,8 +50,8 @@ def test_max_cost_is_never_passed_and_almost_used():
 
 
 def test_a_call_without_an_answer_may_be_billed_and_counts_in_full():
-    with ScriptedServer([says("late")._replace(delay=0.5), Step(b"{"), error(500)]) as server:
-        asker = Client("m", server.url, price=(0.0, 1.0), timeout=0.2, max_retries=0)
+    with ScriptedServer([says("late")._replace(delay=60), Step(b"{"), error(500)]) as server:
+        asker = Client("m", server.url, price=(0.0, 1.0), timeout=0.8, max_retries=0)
         with pytest.warns(UserWarning, match="3 of 4 requests failed"):
             asker.ask([ask_of(str(number), max_tokens=100_000) for number in range(4)])
         assert asker.usage.cost == pytest.approx((2 * 100_000 + 5) / 1e6)

@@ -211,7 +211,14 @@ def is_gone(process):
 
 def test_kills_change_nothing_and_repeat_at_most_the_calls_in_flight(start, stored):
     rng, asked, kept, kills = random.Random(0), [f"q{number}" for number in range(30)], set(), 4
-    with ScriptedServer(rule=lambda body: says("re: " + body["messages"][0]["content"])._replace(delay=0.02)) as server:
+    most = 0  # further requests are held, so that no run ends before its kill
+
+    def rule(body):
+        return says("re: " + body["messages"][0]["content"])._replace(
+            delay=0.01 if len(server.requests) <= most else 60
+        )
+
+    with ScriptedServer(rule=rule) as server:
 
         def check(since):
             seen = [body["messages"][0]["content"] for body in server.requests]
@@ -219,9 +226,10 @@ def test_kills_change_nothing_and_repeat_at_most_the_calls_in_flight(start, stor
             return len(seen) - len(set(seen))
 
         for kill in range(kills):
-            before, some = len(server.requests), rng.randint(2, 7)
+            before = len(server.requests)
+            most = before + rng.randint(2, 7)
             process, out = start(server.url, asked, f"run{kill}")
-            wait_for(lambda most=before + some: len(server.requests) >= most)
+            wait_for(lambda most=most: len(server.requests) >= most)
             time.sleep(rng.random() * 0.03)
             os.kill(process, signal.SIGKILL)
             wait_for(lambda process=process: is_gone(process))
@@ -230,7 +238,7 @@ def test_kills_change_nothing_and_repeat_at_most_the_calls_in_flight(start, stor
             store = ReplyStore(Path(os.environ["EARLIB_CACHE"]) / "llm" / "replies.sqlite")
             kept = {text for text in asked if store.get(reply_key("m", server.url, ask_of(text)))}
             assert kill < len(kept)  # the first request of each run goes alone, so it was stored
-        before = len(server.requests)
+        before, most = len(server.requests), 1000
         _, out = start(server.url, asked, "last")
         wait_for(out.exists)
         assert json.loads(out.read_text()) == {text: f"re: {text}" for text in asked}
