@@ -52,16 +52,18 @@ def _usable(notebook, runs, present, folder):
     setting = {"dataset": runs.dataset, "encoder": runs.encoder}
     ends = {key: f"--{key}-{value}" for key, value in setting.items()}  # of the names of a grid's combinations
     names = [notebook + end for end in ("", ends["encoder"], ends["dataset"], ends["dataset"] + ends["encoder"])]
-    names = [name for name in names if (folder / runs.profile / f"{name}.json").exists()]
-    if not names:
-        raise Undecidable(f"there is no record of {notebook}")
-    for id in (*names, names[0]):  # the plain name stays if none is of this setting
+    for id in names:
         try:
             record = records.load(id, runs.profile, folder)
+        except FileNotFoundError:
+            continue
         except ValueError:
             raise Undecidable(f"the record of {id} cannot be read") from None
         if all(record["parameters"].get(key, value) == value for key, value in setting.items()):
             break
+    else:
+        where = f"{paper.label(runs.dataset)} with {paper.label(runs.encoder)}"
+        raise Undecidable(f"there is no record of {notebook} on {where}")
     version = record["provenance"].get("packages", {}).get("earlib")
     for what, there, here in (("profile", record["profile"], runs.profile), ("version", version, __version__)):
         if there != here:
