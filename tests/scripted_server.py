@@ -1,4 +1,4 @@
-"""A real HTTP server on 127.0.0.1 that answers like an OpenAI-compatible endpoint, or as badly as a test wants."""
+"""A real HTTP server on 127.0.0.1 that answers like an OpenAI-compatible endpoint, or fails as a test prescribes."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from earlib.llm import Request
 
 
 class Step(NamedTuple):
-    """How one request is answered."""
+    """Response to one request."""
 
     body: object = None  # JSON, or bytes as they are
     status: int = 200
@@ -82,7 +82,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, *_):
-        """A client that is killed or loses patience is no news."""
+        """Ignore clients that are killed or time out."""
 
     @property
     def url(self):
@@ -125,4 +125,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = bool(step.drop)
 
     def log_message(self, *_):
-        """Tests look at what the server recorded."""
+        """Log nothing."""

@@ -86,7 +86,7 @@ TEXTS = [f"memory {row}" + f" {USEFUL}" * (row % 3 == 0) for row in range(60)]
 
 
 def reads(body):
-    """Cites the memories of the prompt that say that they are useful."""
+    """Cite the memories of the prompt that state that they are useful."""
     prompt = body["messages"][-1]["content"].split("**Input**")[-1]
     shown = re.findall(r"- Memory \[(\d+)\]:\n (.*)", prompt)
     return says(f"Answer: so.\nCitations: [{', '.join(at for at, text in shown if USEFUL in text) or 'NO_CITE'}]")
@@ -94,7 +94,7 @@ def reads(body):
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
-    """A critic over a real server, by the server's rule; three questions of twenty candidates each."""
+    """A critic over a real server, that follows the server's rule; three questions of twenty candidates each."""
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
     index = torch.arange(60).view(3, 20)
     with ScriptedServer(rule=reads) as server:
@@ -122,7 +122,7 @@ def test_a_slate_is_asked_about_once(model):
 
 
 def test_a_slate_that_could_not_be_read_is_asked_about_anew(model):
-    """The Explorer shows it again, since nothing was learned: a kept reply would stand in its way for ever."""
+    """The Explorer shows the slate again, since nothing was learned; a stored reply would block it forever."""
     critic, server = model
     server.script = [says("Well."), says("Hm."), says("Citations: [1]")]
     one = QUERIES[:1, :1], SLATES[:1, :1]

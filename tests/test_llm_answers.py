@@ -1,4 +1,4 @@
-"""Answers, verdicts and their rows, over a real HTTP server whose replies the tests decide."""
+"""Answers, verdicts and their rows, with a real HTTP server whose replies the tests determine."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The client of language models, against a real HTTP server that misbehaves as told."""
+"""The client of language models, against a real HTTP server that fails in prescribed ways."""
 
 import asyncio
 import base64
@@ -370,7 +370,7 @@ def test_openai_itself_needs_a_key():
 
 
 def everything_about(exception):
-    """All that a log or a notebook could print of an exception, variables included; but for those of a test."""
+    """All text that a log or a notebook could print of an exception, with local variables except those of a test."""
     parts = []
     while exception is not None:
         whole = traceback.TracebackException.from_exception(exception, capture_locals=True)

@@ -1,4 +1,4 @@
-"""Measures against counts by hand, against brute force, and against judges that cannot judge."""
+"""Scores compared with counts by hand and with exhaustive search, and judges without discernment."""
 
 from collections import Counter
 

@@ -42,7 +42,7 @@ def port_of(name):
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """Nothing of this machine's is found: no server, no models, an empty cache."""
+    """A root folder without a server and models, and an empty cache."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.delenv("EARLIB_MODELS", raising=False)
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))

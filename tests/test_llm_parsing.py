@@ -1,4 +1,4 @@
-"""Replies and how they are read: tables of the forms that models use, and texts given to them that decide nothing."""
+"""Reading of replies: tables of the forms that models use, and echoes of given texts, which never count."""
 
 from pathlib import Path
 

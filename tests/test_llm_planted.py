@@ -1,4 +1,4 @@
-"""Planted instructions, over a real HTTP server that obeys them, or not, as a test wants."""
+"""Planted instructions, with a real HTTP server that follows them or not."""
 
 import re
 
@@ -29,12 +29,12 @@ def attack(request):
 
 
 def own_part(body):
-    """The prompt's last part, behind its examples."""
+    """The prompt's last part, after its examples."""
     return body["messages"][-1]["content"].rsplit("**Input", 1)[1]
 
 
 def obeys(body, even_marked=True):
-    """Does what it is told by whatever stands in the prompt; in marks only if it is that careless."""
+    """Follow any instruction in the prompt; inside marks only if `even_marked`."""
     text = own_part(body)
     if "<data" in text and not even_marked:
         return declines(body)
@@ -71,7 +71,7 @@ def test_who_does_not_is_not(server, attack):
 
 
 def test_a_server_on_the_port_of_another_is_not_taken_for_it(server, attack, monkeypatch):
-    """Ports are given out again within a session: another server's kept replies are not this one's."""
+    """Ports are reused within a session; stored replies of another server do not count."""
     server.rule = obeys
     planted.attack_rows(SETTING, attack, "m")
     host, port = server.server_address
@@ -93,7 +93,7 @@ def test_whom_marks_warn_is_swayed_by_the_printed_prompt_alone(server, attack):
 
 @pytest.mark.parametrize("part", ["all", "one text"])
 def test_who_only_repeats_the_texts_has_done_nothing(server, attack, part):
-    """The planted line is the text's, not the model's word: no verdict and no citation is read from an echo."""
+    """No verdict and no citation is read from an echo of the planted text."""
     ordered = {own_part({"messages": messages}): given for messages, given in asked_with_order(attack)}
 
     def repeats(body):
@@ -138,7 +138,7 @@ def test_a_refusal_is_counted_apart(server, attack):
 
 
 def test_only_questions_both_of_whose_replies_can_be_read_enter_a_difference(server, attack):
-    """Of the replies to the order, half cannot be read: they count as neither swayed nor not."""
+    """Half of the replies to the instruction cannot be read and do not count."""
     each = [own_part({"messages": messages}) for messages in attack.prompts["paper", "with"]]
     lost = set(each[::2])
     server.rule = lambda body: says("Hm.") if own_part(body) in lost else obeys(body)

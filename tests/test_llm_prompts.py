@@ -1,4 +1,4 @@
-"""The prompts against the LaTeX of the paper, and that whatever is put into them stays what it is."""
+"""The prompts against the LaTeX of the paper, and texts that are inserted unchanged."""
 
 import os
 import re

@@ -78,10 +78,9 @@ class Ledger:
 class Budget:
     """Counts calls, tokens and dollars, and stops each call that could exceed a limit before it is sent.
 
-    `before` and `after` are hooks of the HTTP client, so that retries of the client library are calls too. From
-    `before` on, the worst-case cost of the call is held back; `settle` replaces it by the actual cost. A call that the
-    server answers with an error costs nothing; one without an answer may still be billed and costs its worst case, as
-    does one of a process that was killed. A thread has one open call at a time.
+    `before` and `after` are hooks of the HTTP client, so that retries of the client library are calls too. `before`
+    holds back the worst-case cost of the call; `settle` replaces it by the actual cost: nothing after an error of the
+    server, the worst case after no answer, since it may still be billed. A thread has one open call at a time.
     """
 
     def __init__(self, max_calls=None, max_cost=None, price=None, ledger=None):

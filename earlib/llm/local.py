@@ -68,11 +68,7 @@ class Server:
         self.stop()
 
     def start(self):
-        """Serve, unless it is served already; returns when the server answers.
-
-        NoModel if the server is not installed or the model's file cannot be obtained; ValueError for a file with
-        another checksum; ConnectionError, with its last output, if the server does not start.
-        """
+        """Serve, unless the model is served already, and return when it answers."""
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()  # it ended by itself

@@ -30,8 +30,8 @@ def critic_rows(setting, config, assisted, llm=None, **keys):
     Returns
     -------
     list of dict
-        Those of a language model count in `unparsed` and `refused` all slates, of training and of evaluation, whose
-        citations are masked. Without a model to ask they have no value.
+        Those of a language model count in `unparsed` and `refused` all slates whose citations are masked. Without a
+        model they have no value.
     """
     try:
         critic = llm_critic(setting, config, llm) if llm else None
