@@ -54,22 +54,11 @@ def test_an_entry_comes_back_bit_for_bit(folder):
     assert same(silently("runs", "a"), {"one": np.ones(1)})
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: content[:-1],
-        lambda content: content[:20],
-        lambda content: b"",
-        lambda content: b"not a safetensors file",
-        lambda content: content[:-5] + bytes([content[-5] ^ 16]) + content[-4:],
-        lambda content: content[:12] + bytes([content[12] ^ 1]) + content[13:],
-    ],
-    ids=["a byte short", "header cut", "empty", "text", "bit of a value", "bit of the header"],
-)
-def test_a_damaged_file_counts_as_missing(folder, damage):
+@pytest.mark.parametrize("length", [-1, 20, 0])
+def test_a_file_cut_short_counts_as_missing(folder, length):
     cache.save("runs", "a", ARRAYS)
     path = folder / "runs" / "a.safetensors"
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:length])
     with pytest.warns(UserWarning, match=rf"{path}: unusable \(.+\); its content is computed again"):
         assert cache.load("runs", "a") is None
     cache.save("runs", "a", ARRAYS)

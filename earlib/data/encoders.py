@@ -4,15 +4,13 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
-import yaml
 from tqdm import tqdm
 
 from earlib import devices
 from earlib.core.config import near
-from earlib.data import cache, kept
+from earlib.data import cache, kept, model_files
 
 PIECE = 256  # texts between two progress messages on a CPU
 SHARD = 2048  # texts whose embeddings are cached together while the others are still missing
@@ -39,12 +37,8 @@ class Encoder:
     head: str = ""  # folder of a linear layer behind the pooling, if there is one
     remote_code: bool = False  # the publisher provides model code; see `trusted`
 
-    def __post_init__(self):
-        object.__setattr__(self, "weights", tuple(map(tuple, self.weights)))
 
-
-_PINNED = yaml.safe_load(resources.files("earlib.data").joinpath("encoders.yaml").read_text(encoding="utf-8"))
-REGISTRY = {entry["name"]: Encoder(**entry) for entry in _PINNED}
+REGISTRY = model_files.registry(Encoder, "encoders.yaml")
 
 
 def get(name):

@@ -5,11 +5,20 @@ import importlib.util
 import re
 import sys
 from functools import partial
+from importlib import resources
 from pathlib import Path
+
+import yaml
 
 from earlib import paths
 
 PATIENCE = 5.0  # seconds until the publisher's first answer
+
+
+def registry(entry, file):
+    """Pinned models by name, each an `entry` (`Encoder` or `Reranker`) made of the fields in a YAML file."""
+    pinned = yaml.safe_load(resources.files("earlib.data").joinpath(file).read_text(encoding="utf-8"))
+    return {one["name"]: entry(**one | {"weights": tuple(map(tuple, one["weights"]))}) for one in pinned}
 
 
 def locate(entry, code=False, fetch=True):

@@ -33,16 +33,7 @@ class Reranker:
     package: str = ""
 
 
-# The main branch holds the weights as a pickle only. This revision is one commit above its last known one, 891f24c:
-# pull request 1 of the publisher's repository, in which the hub's own converter adds them as safetensors.
-MONOT5 = Reranker(
-    name="monot5",
-    model="castorini/monot5-base-msmarco",
-    revision="fe3d672610d8d316ac57958bfeab9aa400bab1eb",
-    weights=(("model.safetensors", "10974f83893da140e96be6d2f1e159609edd4a22c2808505f0495de1eb8cbee8"),),
-    licence="none stated",
-)
-REGISTRY = {MONOT5.name: MONOT5}
+REGISTRY = model_files.registry(Reranker, "rerankers.yaml")
 WORDS = "bm25"  # needs no model: `candidates.word_scores`
 NAMES = (WORDS, *REGISTRY)
 

@@ -1,4 +1,4 @@
-"""BM25 over memories that are added one after another; adding one does not index the others anew.
+"""BM25 over memories that are added one after another, without indexing the earlier ones again.
 
 Scores are those of the `bm25s` package, Lucene's variant with its usual constants, over the active memories:
 
