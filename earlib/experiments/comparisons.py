@@ -18,10 +18,9 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
     ----------
     setting : Setting
     variant : str
-    values, queries : numpy.ndarray
-        `[m, R, E]` and `[R, E]`, as in `runs.Answers`.
-    baseline : numpy.ndarray, optional
-        Values of the baseline for the same questions.
+    values, queries, baseline : numpy.ndarray
+        Values of the system, `[m, R, E]`, question numbers, `[R, E]`, and values of the baseline, if any, as in
+        `runs.Answers`.
     measures : sequence of str
         Names of the m measures; further names are ignored.
     scale : float
@@ -67,18 +66,11 @@ def compared(setting, values, queries, baseline, names=None, **keys):
     setting : Setting
     values : dict of str to numpy.ndarray
         Of each system, including the baseline, as in `rows`.
-    queries : numpy.ndarray
-        Question numbers, `[R, E]`.
+    queries, **keys
+        As in `rows`.
     baseline : str
     names : sequence of str, optional
-        Systems that get rows; default: all.
-    **keys
-        As in `rows`.
-
-    Returns
-    -------
-    list of dict
-        Those of the baseline have no difference.
+        Systems that get rows; default: all. Those of the baseline have no difference.
     """
     made = []
     for name in names or values:
@@ -103,10 +95,7 @@ def by_category(setting, values, queries, baseline, categories, **keys):
 def vary(setting, name, choices, usual):
     """Run a variant with several choices of hyper-parameters, and compare each with the usual ones.
 
-    Returns
-    -------
-    list of dict
-        As from `rows`, with the hyper-parameters as further keys; those of the usual ones have no difference.
+    The rows are as from `rows`, with the hyper-parameters as further keys; those of the usual ones have no difference.
     """
     against = answers(setting, name, **usual).values
     made = []
@@ -119,13 +108,10 @@ def vary(setting, name, choices, usual):
 def paired(**grid):
     """Combine hyper-parameters: lists of equal length are zipped, a single value goes with every other.
 
+    Lists of different lengths are a ValueError.
+
     >>> paired(precision=[88, 70], recall=[86])
     [{'precision': 88, 'recall': 86}, {'precision': 70, 'recall': 86}]
-
-    Raises
-    ------
-    ValueError
-        If two lists have different lengths and neither has one value.
     """
     length = max(map(len, grid.values()))
     if any(len(values) not in (1, length) for values in grid.values()):
@@ -137,12 +123,8 @@ def paired(**grid):
 def curve(setting, name, chosen=None, **changes):
     """Recall@5 of adapter-only inference along training, each point compared with the untrained adapter.
 
-    Only the last difference is tested. Parameters as in `runs.answers`; `Setting.evaluate_every` sets the points.
-
-    Returns
-    -------
-    list of dict
-        As from `rows`, with the further key `training_queries`.
+    Only the last difference is tested. Parameters as in `runs.answers`; `Setting.evaluate_every` sets the points. The
+    rows are as from `rows`, with the further key `training_queries`.
     """
     result = variant_run(setting, name, chosen, **changes)
     made, start = [], result.adapter[0, :1]
@@ -180,8 +162,8 @@ def under(setting, reading, names, baseline=None):
     Returns
     -------
     list of dict
-        As from `rows`, with the further keys `option` and `choice`. A system that diverges has a row without a value.
-        If the questions differ from the default's (another split), there is no difference.
+        As from `rows`, with the further keys `option` and `choice`; without a value for a system that diverges, and
+        without a difference if the questions differ from the default's (another split).
     """
     of_reading = Setting(**{**setting.model_dump(), **reading.setting})
     keys = {"option": reading.option, "choice": reading.choice}

@@ -62,13 +62,7 @@ class Distances(NamedTuple):
 
 
 def load_diagnostic(path=DIAGNOSTIC):
-    """Load the paper's diagnostic queries with the memories of a file in the form of `diagnostic.yaml`.
-
-    Raises
-    ------
-    ValueError
-        If an id occurs twice, a store is unknown, or a query names no memory, an unknown one, or one of the other kind.
-    """
+    """Load the paper's diagnostic queries with the memories of a file; ValueError if it is inconsistent."""
     content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     memories, gold = content["memories"], content["gold"]
     stores = {memory["id"]: memory["store"] for memory in memories}
@@ -95,16 +89,7 @@ def distances(diagnostic, encoder, weights=None):
 
         d_e(q) = mean over episodic m of 1 - cos(q~, m~),   d_s likewise,   Delta(q) = d_e(q) - d_s(q)
 
-    Parameters
-    ----------
-    diagnostic : Diagnostic
-    encoder : str
-    weights : torch.Tensor, optional
-        W_q and W_m, `[2, R, d, d]`; default: the embeddings of the frozen encoder, R = 1.
-
-    Returns
-    -------
-    Distances
+    `weights` are W_q and W_m, `[2, R, d, d]`; without them the embeddings are those of the frozen encoder, R = 1.
     """
     query = torch.from_numpy(encode(diagnostic.queries, encoder, "query")).double()
     memory = torch.from_numpy(encode(diagnostic.memories, encoder, "memory")).double()
@@ -196,10 +181,6 @@ def geometry_rows(diagnostic, before, after):
         Of the frozen encoder.
     after : dict of str to Distances
         Of adapters, by name; separations are compared with the first.
-
-    Returns
-    -------
-    list of dict
     """
     requires = diagnostic.requires
 

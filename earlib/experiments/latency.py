@@ -214,7 +214,7 @@ def time_random(memories, dimension, queries, names):
     Parameters
     ----------
     memories : sequence of int
-        Sizes of the bank.
+        Sizes of the bank, at most 4 GiB and at least K; otherwise a ValueError.
     dimension, queries : int
         d, and the number of random queries for each bank.
     names : sequence of str
@@ -223,11 +223,6 @@ def time_random(memories, dimension, queries, names):
     Yields
     ------
     count, storage, times
-
-    Raises
-    ------
-    ValueError
-        If a bank holds fewer memories than there are candidates, or takes more than 4 GiB.
     """
     if min(memories) < Config().depth:
         raise ValueError(f"memories: expected at least K = {Config().depth} in every bank, got {min(memories)}")

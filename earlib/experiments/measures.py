@@ -50,22 +50,9 @@ def of_first_stage(candidates, cut):
 
 
 def of_store(candidates, queries, slates, store):
-    """Measures of the gold memories of one store.
+    """Measures of the gold memories of one store, `[3, R, E]`; NaN for questions without gold in it.
 
-    Parameters
-    ----------
-    candidates : Candidates
-    queries : numpy.ndarray
-        Question numbers, `[R, E]`; -1 pads the seeds that have fewer questions.
-    slates : numpy.ndarray
-        Candidate indices, `[R, E, s]`.
-    store : str
-        One of those searched.
-
-    Returns
-    -------
-    numpy.ndarray
-        `[3, R, E]`; NaN for questions without gold in this store.
+    Question numbers, `[R, E]`, with -1 as padding, and candidate indices, `[R, E, s]`, as in `runs.Answers`.
     """
     gold = candidates.gold.numpy() & _in_store(candidates, store)
     found = np.take_along_axis(gold[queries], slates, -1).sum(-1)
@@ -75,8 +62,8 @@ def of_store(candidates, queries, slates, store):
 def covered(benchmark, candidates, queries, slates, store=None):
     """Measures of the gold turns that a slate covers, by the turns themselves or by observations drawn from them.
 
-    One of several observations of a turn covers it, whereas `of_store` requires all. Turns that no memory of the store
-    holds do not count.
+    One of several observations of a turn covers it, whereas `of_store` requires all. With a store, only its memories
+    cover turns. Turns that no memory of the stores holds do not count.
 
     Parameters
     ----------
@@ -84,12 +71,11 @@ def covered(benchmark, candidates, queries, slates, store=None):
     candidates, queries, slates
         As in `of_store`.
     store : str, optional
-        Only this store's memories cover turns; default: all that were searched.
 
     Returns
     -------
     numpy.ndarray
-        `[3, R, E]`; NaN for questions none of whose gold turns is held by the store.
+        `[3, R, E]`; NaN for questions without a gold turn that counts.
     """
     stores = (store,) if store else tuple(candidates.gold_in_store)
     turns = [set(memory.turns) if memory.store in stores else set() for memory in benchmark.memories]
@@ -120,12 +106,7 @@ def equal_calls(config, candidates, critic, queries, calls, uniforms):
     """Control without adapter and bandit: show the retriever's ranking to the critic, s memories a call.
 
     Cited memories come first, then those not shown, then the rejected ones, each in the retriever's order: candidate
-    indices, `[R, E, s]`, of queries, `[R, E]`. `uniforms` has at least `calls` rounds.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer candidates than would be shown.
+    indices, `[R, E, s]`, of queries, `[R, E]`. Raises ValueError if there are fewer candidates than would be shown.
     """
     s, K = config.slate_size, candidates.index.shape[1]
     if calls * s > K:
@@ -157,10 +138,8 @@ def summary(values, queries, scopes=None, scale=100):
 
     Parameters
     ----------
-    values : numpy.ndarray
-        `[R, E]`, NaN where a question does not count.
-    queries : numpy.ndarray
-        Query numbers, `[R, E]`; -1 pads the seeds that have fewer questions.
+    values, queries : numpy.ndarray
+        Values, NaN where a question does not count, and question numbers, -1 as padding, `[R, E]` each.
     scopes : numpy.ndarray, optional
         Number of each question's conversation, `[N]`.
     scale : float
@@ -199,13 +178,10 @@ def summary(values, queries, scopes=None, scale=100):
 
 
 def difference(values, others, queries, scopes=None, scale=100, tested=True):
-    """Paired difference between two systems on the same questions; parameters as in `summary`.
+    """Paired difference between two systems on the same questions, as from `summary`.
 
-    Returns
-    -------
-    dict
-        As from `summary`, and if tested `p` of a two-sided paired permutation test, which swaps the two systems at
-        random, in all seeds of a question together; None if they differ on no question.
+    If tested, with `p` of a two-sided paired permutation test, which swaps the systems at random, in all seeds of a
+    question together; None if they differ on no question.
     """
     gap = values - others
     found = summary(gap, queries, scopes, scale)

@@ -33,10 +33,7 @@ RERANKED = {"monot5": "monot5", "bm25_reranked": "bm25"}  # control: reranker wh
 
 
 class Run(NamedTuple):
-    """Measures of a configuration, from 0 to 1; NaN for questions without gold memories.
-
-    Where seeds evaluate different numbers of questions, the shorter rows end in NaN, and numbers in -1.
-    """
+    """Measures of a configuration, from 0 to 1; NaN for questions without gold; NaN and -1 pad shorter seeds."""
 
     seen: np.ndarray  # [P] training queries (times epochs) before each evaluation; the first is 0
     queries: np.ndarray  # [R, E] numbers of the evaluation questions
@@ -153,14 +150,12 @@ def learners(setting, config, critic=None, only=None):
 
 
 def trained_weights(setting, config, only=None):
-    """Train the adapters of a configuration, or load the cached ones: W_q and W_m, `[2, R, d, d]`.
+    """Train the adapters of a configuration, for all seeds or `only` some, or load the cached ones.
 
-    Parameters
-    ----------
-    setting : Setting
-    config : Config
-    only : sequence of int, optional
-        Seeds; default: all.
+    Returns
+    -------
+    torch.Tensor
+        W_q and W_m, `[2, R, d, d]`.
     """
     key = _key(setting, config, candidates_of(setting, config.depth), only)
     stored = cache.load("adapters", key)
@@ -247,20 +242,15 @@ def answers(setting, name, chosen=None, **changes):
     ----------
     setting : Setting
     name : str
-        A key of `config.VARIANTS`, or a control.
+        A key of `config.VARIANTS`, or a control; ValueError for an unknown name.
     chosen : list of dict, optional
-        Further hyper-parameters of each seed, as `tuned` returns them; only for variants that learn.
+        Further hyper-parameters of each seed of a variant, as returned by `tuned`.
     **changes
         Hyper-parameters that differ from the paper's defaults.
 
     Returns
     -------
     Answers
-
-    Raises
-    ------
-    ValueError
-        For an unknown name.
     """
     if name not in VARIANTS or name == "retriever":
         return _control(setting, name, **changes)
@@ -351,13 +341,8 @@ def tuned(setting, name, choices, **changes):
     chosen : list of dict
         The choice of each seed, for `answers` and `comparisons.curve`.
     reached : dict of int to numpy.ndarray
-        Recall@5 in percent on the held-out parts, `[R]`, by the number of the choice; a choice with which an adapter
-        diverges is left out.
-
-    Raises
-    ------
-    FloatingPointError
-        If an adapter diverges with every choice.
+        Recall@5 in percent on the held-out parts, `[R]`, by the number of the choice, unless an adapter diverges with
+        it; FloatingPointError if one diverges with every choice.
     """
     passes = [choice.get("epochs", setting.epochs) for choice in choices]
     where = {"validate_on_training": True, "epochs": max(passes), "evaluate_every": None}

@@ -63,13 +63,7 @@ def benchmark(dataset, captions=True, dates=False):
 
 
 def candidates_of(setting, depth):
-    """Retrieve the K = `depth` first-stage candidates of a setting, once for each process.
-
-    Returns
-    -------
-    Candidates
-        On the CPU, even if the encoder runs on another device.
-    """
+    """Retrieve the K = `depth` first-stage candidates of a setting, once for each process; they lie on the CPU."""
     of_candidates = {"dataset", "encoder", "store", "captions", "dates", "device", "first_stage", "width", "reranker"}
     return _candidates(Setting(**setting.model_dump(include=of_candidates)), depth)
 
@@ -103,7 +97,7 @@ def split(scopes, setting, seed):
     Parameters
     ----------
     scopes : sequence of str
-        The conversation of each question.
+        The conversation of each question; ValueError if there are too few to train on.
     setting : Setting
     seed : int
 
@@ -111,11 +105,6 @@ def split(scopes, setting, seed):
     -------
     train, evaluation : numpy.ndarray
         Question numbers, the former in training order.
-
-    Raises
-    ------
-    ValueError
-        If there are too few questions or conversations to train on.
     """
     names, scope = np.unique(np.asarray(scopes), return_inverse=True)
     rng = np.random.default_rng(seed)

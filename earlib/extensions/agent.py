@@ -133,14 +133,10 @@ def along(setting, lives, every, baseline="memory_still"):
     lives : dict of Life
         By way.
     every : int
-        Questions of a stretch; an incomplete one at the end is left out.
+        Questions of a stretch, no more than a life has; an incomplete one at the end is left out. The key `asked` of a
+        row counts the questions until the end of the stretch.
     baseline : str
         A way.
-
-    Returns
-    -------
-    list of dict
-        With the key `asked`, the questions asked until the end of the stretch.
     """
     made, length = [], lives[baseline].queries.shape[1]
     if every > length:

@@ -230,10 +230,7 @@ def patience(practice, loss):
 def thrift(practice, share):
     """The smallest bound at which training questions that stop early spend at most a share of their calls.
 
-    Raises
-    ------
-    ValueError
-        If they spend more at the largest bound.
+    Raises ValueError if they spend more at the largest bound.
     """
     spent = [stopped(practice.gain, bound).double().mean().item() / (len(practice.gain) - 1) for bound in BOUNDS]
     kept = [bound for bound, asked in zip(BOUNDS, spent, strict=True) if asked <= share]
@@ -302,10 +299,6 @@ def spend_calls(setting, config, chosen, calls, most, repeats=1, critic=None):
         C, the most calls with early stopping, at most C, and D.
     critic : Config, optional
         Actual errors of the critic; default: as stated.
-
-    Returns
-    -------
-    Spending
     """
     if calls < most:
         raise ValueError(f"calls = {calls}: expected at least {most}, the calls that stopping early is compared with")

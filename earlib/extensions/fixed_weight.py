@@ -9,7 +9,7 @@ from earlib.experiments import measures, runs, settings
 
 
 def run_weighted(setting, depth, weights):
-    """Rank candidates by cosine + w p, where each seed chooses w on a held-out part of its training questions.
+    """Rank K candidates by cosine + w p, where each seed chooses w on a held-out part of its training questions.
 
     p is the side information of the candidates (`Setting.reranker`), as with `Config.learned_side`.
 
