@@ -3,11 +3,12 @@
 import argparse
 import re
 import sys
-from collections import Counter
 from html import escape
+from importlib.resources import files
 
 import pandas as pd
 from IPython.display import HTML
+from jinja2 import Template
 
 from earlib import paper, paths
 from earlib.records import SEES_GOLD, SETTING, family, further, key_of, load, named
@@ -166,13 +167,10 @@ def caption(record, signs=True, **where):
     parts = [_measured_on(run), _setting(run), ", ".join(filter(None, counts))]
     if signs:
         direction = f"Direction compared with {_joined(baselines)}" if baselines else ""
-        parts += [", ".join(spread), direction, _gold_note("*", run)]
+        seen = any(row.get("sees_gold") for row in run)
+        parts += [", ".join(spread), direction, f"* {SEES_GOLD}" if seen else ""]
     parts += [f"– {reason}" for reason in _unique(row["reason"] for row in rows if row["measured"] is None)]
     return ". ".join(part.rstrip(".") for part in parts if part) + "."
-
-
-def _gold_note(star, rows):
-    return f"{star} {SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
 
 
 def _setting(rows):
@@ -264,17 +262,9 @@ def readme_tables(folder, larger=None):
     What goes beyond the paper follows below a heading of its own, with the headline rows of the folder `larger`.
     """
     own, others = _records(folder)
-    if not own + others:
-        return "No results are recorded yet: run `make reproduce`."
-    parts = [
-        _headlines(own, "| | data, encoder | measured | paper | verdict |", _headline),
-        _verdicts(own, folder.name),
-    ]
-    if others:
-        all_others = others + (_records(larger)[1] if larger else [])
-        gains = _headlines(all_others, "| | data, encoder, split | measured | difference |", _gain)
-        parts += ["### Beyond the paper", gains, _verdicts(others, folder.name)]
-    return "\n\n".join(filter(None, parts))
+    template = Template(files("earlib.harness").joinpath("templates/readme.md.j2").read_text("utf-8"), trim_blocks=True)
+    told = {"own": own, "others": others, "larger": _records(larger)[1] if larger else [], "profile": folder.name}
+    return template.render(told, headline=_headline, gain=_gain, sees_gold=SEES_GOLD).strip()
 
 
 def _records(folder):
@@ -287,23 +277,6 @@ def _records(folder):
     ids = sorted(ids, key=lambda id: (not id.startswith("tab"), not id.startswith("fig"), id))
     records = [load(id, folder.name, folder.parent) for id in ids]
     return [[one for one in records if beyond(one["id"]) is side] for side in (False, True)]
-
-
-def _verdicts(records, profile):
-    lines = ["| notebook | | verdicts |", "|---|---|---|"] if records else []
-    for one in records:
-        counts = sorted(Counter(row["verdict"] for row in one["rows"]).items())
-        told = ", ".join(f"{count} {verdict}" for verdict, count in counts)
-        lines.append(f"| [{one['id']}](results/{profile}/{one['id']}.ipynb) | {one['title']} | {told} |")
-    return "\n".join(lines)
-
-
-def _headlines(records, head, line):
-    shown = [row for one in records for row in one["rows"] if row.get("headline")]
-    if not shown:
-        return ""
-    lines = "\n".join([head, "|" + "---|" * (head.count("|") - 1), *map(line, shown)])
-    return "\n\n".join(filter(None, (lines, _gold_note(r"\*", shown))))
 
 
 def _headline(row):
