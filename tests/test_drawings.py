@@ -1,4 +1,4 @@
-"""The pictures of the system: what is drawn is what was given, and nothing covers anything else."""
+"""The pictures of the system: the given values are drawn, and nothing overlaps."""
 
 import itertools
 

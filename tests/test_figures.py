@@ -1,4 +1,4 @@
-"""The figures: what is drawn is what was given, and it can be read."""
+"""The figures: the given values are drawn, and can be read."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The report: what its pages hold, that they need no network, and what they say of results that are not whole."""
+"""The report: contents of its pages, without a network, and remarks on incomplete results."""
 
 import json
 import re
@@ -25,7 +25,7 @@ MATHML = set(OF_BROWSERS.split())  # MathML Core
 
 
 class Page(HTMLParser):
-    """What a page asks for and how it is built."""
+    """Resources and structure of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -51,7 +51,7 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
     def says(self, text):
-        """Whether it holds a text, however it is marked up."""
+        """True if it contains a text, whatever its markup."""
         return "".join(text.replace("`", "").split()) in "".join(self.text().split())
 
 
@@ -97,7 +97,7 @@ def change_record(id, edit, to=None):
 
 
 def remarks(id):
-    """What the report says of an entry."""
+    """Remarks of an entry."""
     (entry,) = [entry for entry in pages.read(folder()) if entry.id == id]
     return "\n".join(entry.remarks)
 
@@ -186,7 +186,7 @@ def test_rows_that_differ_in_a_further_key_say_so():
     record["rows"] = [records.Row.model_validate(row).model_dump() for row in record["rows"]]
     record["rows"][1]["rounds"] = 8
     entry = pages.Entry("tab03_ablation", "", record, None, ["tab03_ablation.png"], [], "Tables")
-    names = [line[0] for line in entry.table["lines"]]
+    names = [line[0] for line in entry.table()["lines"]]
     assert names == ["RL baseline, Exploration rounds 4", "EAR, Exploration rounds 8"]
     assert entry.counts == [("same direction", 1), ("another setting", 1), ("not in the paper", 1)]
 

@@ -62,7 +62,7 @@ def test_html_repeats_and_escapes():
 
 
 def readme(places, monkeypatch, *arguments):
-    """What `python -m earlib.harness.tables readme` exits with: None or its message."""
+    """Exit of `python -m earlib.harness.tables readme`: None or its message."""
     monkeypatch.setattr(paths, "ROOT", places)
     try:
         return tables.main(["readme", *arguments])

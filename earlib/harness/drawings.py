@@ -18,13 +18,7 @@ HALF = 5.4  # of the height of a box
 
 
 def paradigms():
-    """The three paradigms of the paper's Figure 1, in a design of our own.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Three lanes, from the query at the left to the critic at the right; feedback runs below a lane.
-    """
+    """The three paradigms of the paper's Figure 1 in a design of our own: lanes from the query to the critic."""
     with canvas(4.3) as figure:
         axes = figure.subplots()
         axes.set(xlim=(0, 100), ylim=(-21, 81))
@@ -74,16 +68,8 @@ def _note(axes, x, y, text):
 def candidate_scores(frame, title=""):
     """Scores of the candidates with the retriever and with the adapter before and after an update.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row a candidate, in the retriever's order: `candidate` (1 to K), `gold` (bool) and the scores `retriever`,
-        `before` and `after`.
-    title : str, optional
-
-    Returns
-    -------
-    matplotlib.figure.Figure
+    The frame has one row a candidate, in the retriever's order: `candidate` (1 to K), `gold` (bool) and the scores
+    `retriever`, `before` and `after`.
     """
     at = frame["candidate"].to_numpy()
     with canvas(3.2, title) as figure:
@@ -100,7 +86,7 @@ def candidate_scores(frame, title=""):
 
 
 def exploration(frame, depth, gold, title=""):
-    """Slates of all rounds with their citations, and the terms of each choice (Eq. 7).
+    """Slates of all rounds with their citations, and below them the terms of each choice (Eq. 7), stacked.
 
     Parameters
     ----------
@@ -116,8 +102,6 @@ def exploration(frame, depth, gold, title=""):
     Returns
     -------
     matplotlib.figure.Figure
-        Above, rounds by candidates, + cited, - not cited, with pulls N and mean feedback after the last round. Below,
-        the terms of each chosen candidate's value, stacked, with their sum.
     """
     rounds = int(frame["round"].max())
     with canvas(3.3 + 0.27 * (rounds + 2), title) as figure:

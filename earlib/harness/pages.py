@@ -52,18 +52,13 @@ class Entry(NamedTuple):
         """Verdicts of its rows with their counts."""
         return _in_order(Counter(row["verdict"] or "without a verdict" for row in self.record["rows"]))
 
-    @property
-    def table(self):
-        """Table for the index: rows with something to judge and headline rows; without a figure, the first ones."""
-        rows = [row for row in self.record["rows"] if row["headline"] or row["verdict"] not in UNJUDGED]
-        if not rows and not self.pictures:
-            rows = [row for row in self.record["rows"] if row["measured"] is not None][:6] or self.record["rows"][:6]
-        return _table(self.record, rows)
-
-    @property
-    def whole(self):
-        """Table of all rows."""
-        return _table(self.record, self.record["rows"])
+    def table(self, whole=False):
+        """Table of all rows, or for the index: judged and headline rows; without these and a figure, the first ones."""
+        rows = self.record["rows"]
+        shown = [row for row in rows if whole or row["headline"] or row["verdict"] not in UNJUDGED]
+        if not shown and not self.pictures:
+            shown = [row for row in rows if row["measured"] is not None][:6] or rows[:6]
+        return _table(self.record, shown)
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
