@@ -28,14 +28,6 @@ def test_the_random_split_is_the_stated_one():
     assert np.array_equal(train, order[:66]) and np.array_equal(evaluation, order[66:])
 
 
-def test_the_split_by_conversation_shares_none():
-    for seed in range(5):
-        train, evaluation = settings.split(SCOPES, Setting(split="conversation"), seed)
-        held_out = {SCOPES[i] for i in evaluation}
-        assert len(held_out) == 1 and not held_out & {SCOPES[i] for i in train}
-        assert sorted([*train, *evaluation]) == list(range(83))
-
-
 def test_epochs_repeat_the_training_questions_in_a_new_order():
     train, _ = settings.split(SCOPES, Setting(epochs=3, train_queries=20), 0)
     once, _ = settings.split(SCOPES, Setting(train_queries=20), 0)
@@ -53,14 +45,15 @@ def test_choices_are_made_on_training_questions_alone():
         assert len(kept) == pytest.approx(len(train) / 5, abs=1) and not set(kept) & set(evaluation)
 
 
-def test_choices_by_conversation_are_made_on_conversations_that_were_not_learned_from():
-    """The kept part is like the evaluation: whole conversations, of which nothing was seen."""
+def test_splits_by_conversation_share_none():
+    """The part kept for choices is like the evaluation: whole conversations, of which nothing was seen."""
     for seed in range(5):
         setting = Setting(split="conversation")
         train, evaluation = settings.split(SCOPES, setting, seed)
         learned, kept = settings.split(SCOPES, setting.model_copy(update={"validate_on_training": True}), seed)
         parts = [{SCOPES[i] for i in part} for part in (learned, kept, evaluation)]
-        assert len(parts[1]) == 1 and sum(map(len, parts)) == len(set(SCOPES)) == len(set.union(*parts))
+        assert [len(part) for part in parts[1:]] == [1, 1] and sorted([*train, *evaluation]) == list(range(83))
+        assert sum(map(len, parts)) == len(set(SCOPES)) == len(set.union(*parts))
         assert [i for i in train if i in set(learned)] == list(learned) and sorted([*learned, *kept]) == sorted(train)
 
 
@@ -75,7 +68,7 @@ def test_too_few_conversations_or_questions_are_told(setting):
 def test_answers_hold_the_slates_that_were_measured(name):
     setting = Setting(**SMALL, split="conversation")
     values, queries, slates = runs.answers(setting, name)
-    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
+    found = settings.candidates_of(Setting(dataset="toy"), 20)
     asked = queries >= 0
     again = measures.measure(found, torch.from_numpy(queries), torch.from_numpy(slates).long().clamp(min=0))
     np.testing.assert_array_equal(again[:, asked], values[:, asked])
@@ -84,7 +77,7 @@ def test_answers_hold_the_slates_that_were_measured(name):
 
 def test_bm25_ranks_by_words():
     """Asked in the very words of a gold turn, it puts a gold turn of the question's own conversation first."""
-    benchmark, found = settings.benchmark("toy"), settings.candidates_of(settings.Setting(dataset="toy"), 20)
+    benchmark, found = settings.benchmark("toy"), settings.candidates_of(Setting(dataset="toy"), 20)
     texts = {memory.id: memory.text for memory in benchmark.memories}
     asked = [query._replace(text=texts[query.gold[0]]) for query in benchmark.asked if query.gold]
     ranked = first_stage.by_words(dataclasses.replace(benchmark, queries=tuple(asked)), found, 5)
@@ -184,7 +177,7 @@ def test_trained_weights_are_those_of_the_run():
     setting, config = Setting(**SMALL, split="conversation"), Config()
     weights = runs.trained_weights(setting, config)
     assert weights.shape == (2, 2, 384, 384)
-    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
+    found = settings.candidates_of(Setting(dataset="toy"), 20)
     _, queries, slates = runs.answers(setting, "ear_adapter")
     for seed in range(2):
         asked = queries[seed][queries[seed] >= 0]
@@ -262,7 +255,7 @@ def test_a_changed_algorithm_never_serves_old_runs_and_a_changed_text_does(tmp_p
 
 
 def test_a_configuration_is_part_of_a_key_by_its_values():
-    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
+    found = settings.candidates_of(Setting(dataset="toy"), 20)
     keys = {runs._key(Setting(), config, found) for config in (Config(), Config(ucb=0.5), Config(ucb=0.6))}
     assert len(keys) == 2
 
@@ -275,14 +268,6 @@ def test_a_seed_s_run_does_not_depend_on_the_others(split):
     np.testing.assert_array_equal(alone.queries[0], among.queries[0, :width])
     np.testing.assert_allclose(alone.adapter[-1, :, 0], among.adapter[-1, :, 0, :width])
     np.testing.assert_allclose(alone.explorer[:, 0], among.explorer[:, 0, :width])
-
-
-def test_what_does_not_learn_is_the_start_of_what_learns():
-    setting = Setting(**SMALL)
-    retriever, queries, _ = runs.answers(setting, "retriever")
-    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
-    expected = measures.measure(found, torch.from_numpy(queries), torch.arange(5).expand(*queries.shape, 5))
-    np.testing.assert_array_equal(retriever, expected)
 
 
 def test_no_variant_passes_the_ceiling():
@@ -314,20 +299,15 @@ def test_varied_hyper_parameters_are_compared_with_the_usual_ones():
     assert (recall[1]["measured"], recall[1]["difference"]) == (without["measured"], without["difference"])
 
 
-def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant():
-    setting = Setting(**SMALL, evaluate_every=8)
+@pytest.mark.parametrize(("every", "points"), [(8, [0, 8, 16, 24]), (10, [0, 12, 20, 24])])
+def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant(every, points):
+    """An odd distance between evaluations is kept as well as batches of four queries allow."""
+    setting = Setting(**SMALL, evaluate_every=every)
     rows = comparisons.curve(setting, "ear_adapter")
-    assert [row["training_queries"] for row in rows] == [0, 8, 16, 24]
-    assert {row["metric"] for row in rows} == {"recall@5"}
-    values, queries, _ = runs.answers(setting, "ear_adapter")
-    assert rows[-1]["measured"] == measures.summary(values[0], queries)["measured"]
-    values, *_ = runs.answers(setting, "retriever")
-    assert rows[0]["measured"] == measures.summary(values[0], queries)["measured"]
-
-
-def test_an_odd_distance_between_evaluations_is_kept_as_well_as_batches_allow():
-    rows = comparisons.curve(Setting(**SMALL, evaluate_every=10), "ear_adapter")
-    assert [row["training_queries"] for row in rows] == [0, 12, 20, 24]  # updates come every four queries
+    assert [row["training_queries"] for row in rows] == points and {row["metric"] for row in rows} == {"recall@5"}
+    for name, row in (("ear_adapter", rows[-1]), ("retriever", rows[0])):
+        values, queries, _ = runs.answers(setting, name)
+        assert row["measured"] == measures.summary(values[0], queries)["measured"]
 
 
 @pytest.mark.parametrize("objective", ["reward", "softmax", "contrastive", "logistic", "plackett-luce"])
@@ -339,11 +319,12 @@ def test_training_that_diverges_is_an_error_and_never_a_result(objective, rate):
         runs.run(Setting(**SMALL), config)
 
 
-@pytest.mark.parametrize("changes", [{"init": "normal"}, {"test_noise": True}])
+@pytest.mark.parametrize("changes", [{}, {"init": "normal"}, {"test_noise": True}])
 def test_the_retriever_is_the_first_stage_under_every_option(changes):
-    usual, *_ = runs.answers(Setting(**SMALL), "retriever")
-    other, *_ = runs.answers(Setting(**SMALL), "retriever", **changes)
-    np.testing.assert_array_equal(usual, other)
+    values, queries, _ = runs.answers(Setting(**SMALL), "retriever", **changes)
+    found = settings.candidates_of(Setting(dataset="toy"), 20)
+    expected = measures.measure(found, torch.from_numpy(queries), torch.arange(5).expand(*queries.shape, 5))
+    np.testing.assert_array_equal(values, expected)
 
 
 @pytest.mark.parametrize("name", ["eer", "equal_cals_2", "equal_calls_", "ceilin"])

@@ -19,14 +19,6 @@ from earlib.llm import models, teaching
 SETTING = Setting(dataset="toy", seeds=2)
 
 
-def test_counts_are_those_of_a_slate_counted_by_hand():
-    gold = torch.tensor([[[True, False, True, False, False, False]]])  # one question, six candidates
-    slates = torch.tensor([[[[0, 1, 2], [3, 4, 5]]]])
-    citations = torch.tensor([[[[1, 1, -1], [-1, -1, 1]]]])
-    shown = Exploration(slates, citations, torch.ones_like(citations, dtype=torch.bool), None, None)
-    assert critic_quality._counted(gold, shown).tolist() == [1, 3, 2, 1, 6, 2, 2]
-
-
 def test_a_critic_without_errors_is_measured_as_one():
     found = critic_quality.teach(SETTING, Config(precision=100, recall=100)).quality
     assert np.all(found.precision == 100) and np.all(found.recall == 100)

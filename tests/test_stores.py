@@ -58,9 +58,7 @@ def test_turns_are_covered_by_one_of_their_observations():
     np.testing.assert_equal(seen[:, 0].T, [[1, 1, 1], [1, 1, 1], [1, 1, 1], [np.nan] * 3, [np.nan] * 3])
     either = measures.covered(SMALL, found(), *asked)
     np.testing.assert_equal(either[:, 0].T, [[1, 1, 1], [1, 1, 1], [0, 1, 0.5], [0, 0, 0], [np.nan] * 3])
-
-
-def test_an_observation_of_another_turn_covers_nothing():
+    # an observation of another turn covers nothing
     partly = measures.covered(SMALL, found(), *slates("zbc", "abx"), "observation")
     np.testing.assert_equal(partly[:, 0].T, [[0, 0, 0], [0, 0, 0]])
 
