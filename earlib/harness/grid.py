@@ -40,24 +40,7 @@ class Cell(NamedTuple):
 
 
 def cells(dataset, encoder, variant, **setting):
-    """All combinations of datasets, encoders and variants.
-
-    Parameters
-    ----------
-    dataset, encoder, variant : sequence of str
-        Names; what is named twice counts once.
-    **setting
-        Further fields of `settings.Setting`, the same for all.
-
-    Returns
-    -------
-    list of Cell
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, with those that it resembles, or a setting out of range.
-    """
+    """All combinations of datasets, encoders and variants, with further fields of a Setting; a name counts once."""
     given, known = (dataset, encoder, variant), (benchmarks.NAMES, encoders.REGISTRY, VARIANTS)
     for kind, names, among in zip(("dataset", "encoder", "variant"), given, known, strict=True):
         for name in names:
@@ -74,50 +57,30 @@ def cells(dataset, encoder, variant, **setting):
 
 
 def jobs(wanted):
-    """The run behind each cell; None for the retriever, which learns nothing.
-
-    Parameters
-    ----------
-    wanted : list of Cell
-
-    Returns
-    -------
-    dict of Cell to runs.Job
-        Variants that differ only in how they answer share a run, with an equal key.
-    """
-    return {cell: None if cell.variant == "retriever" else _job(cell) for cell in wanted}
-
-
-def _job(cell):
-    variant = VARIANTS[cell.variant]
-    return runs.job(settings.beside(cell.setting, variant.reranker), Config(**variant.changes))
+    """The run behind each cell, None for the retriever; cells that differ in how they answer share a run's key."""
+    planned = {}
+    for cell in wanted:
+        variant = VARIANTS[cell.variant]
+        setting = settings.beside(cell.setting, variant.reranker)
+        planned[cell] = None if cell.variant == "retriever" else runs.job(setting, Config(**variant.changes))
+    return planned
 
 
 def missing(planned):
     """The runs that the cache lacks, each once, by the first cell that needs it; from `jobs`."""
-    once = {job.key: cell for cell, job in reversed(planned.items()) if job is not None}
-    return {cell: planned[cell] for key, cell in reversed(once.items()) if runs.cached(planned[cell]) is None}
+    once = {}
+    for cell, job in planned.items():
+        if job is not None:
+            once.setdefault(job.key, cell)
+    return {cell: planned[cell] for cell in once.values() if runs.cached(planned[cell]) is None}
 
 
 def compute(lacking, client):
-    """Compute runs on workers; each is in the cache as soon as it comes back.
-
-    Parameters
-    ----------
-    lacking : dict of Cell to runs.Job
-        As `missing` gives it.
-    client : distributed.Client
-        As `machines.connect` yields it.
-
-    Returns
-    -------
-    set of str
-        The keys of runs that failed; why is told on standard error.
-    """
+    """Compute runs on workers, each into the cache as soon as it comes back; return the keys of those that failed."""
     watch, data, futures, failed = machines.Watch(client), {}, {}, set()
     for cell, job in lacking.items():
         if id(job.found) not in data:
-            data[id(job.found)] = machines.data(client, packed(job.found))
+            data[id(job.found)] = client.submit(bytes, packed(job.found), pure=False)
         sent = (job.setting, job.config, data[id(job.found)], job.found.scopes)
         futures[watch.submit(_run, str(cell), *sent)] = cell
     for future in _progress(as_completed(futures, loop=client.loop), len(futures)):
@@ -162,19 +125,7 @@ def _progress(finished, count):
 
 
 def table(planned, failed):
-    """One line a cell: recall and hit rate in percent with the deviation between seeds; "-" where its run failed.
-
-    Parameters
-    ----------
-    planned : dict of Cell to runs.Job
-        As `jobs` gives it.
-    failed : set of str
-        Keys of runs, as `compute` returns them.
-
-    Returns
-    -------
-    str
-    """
+    """One line a cell: recall and hit rate in percent with the deviation between seeds; "-" where its run failed."""
     lines = [("dataset", "encoder", "variant", "seeds", *measures.MEASURES[:2])]
     for (setting, variant), job in planned.items():
         shown = ("-", "-")
@@ -224,9 +175,3 @@ def main(arguments=None):
         print("interrupted; finished runs are in the cache", file=sys.stderr)
         return 130
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    from earlib.harness import grid  # workers find its functions in a module, which `__main__` is not
-
-    sys.exit(grid.main())

@@ -52,75 +52,52 @@ def check(scheduler):
 
 @contextlib.contextmanager
 def connect(scheduler=None, workers=1):
-    """A client of a scheduler; without an address, of a cluster on this machine that lives as long as the context.
-
-    Parameters
-    ----------
-    scheduler : str, optional
-        Such as "tcp://host:8786", where `dask scheduler` runs; its workers are started with
-        `dask worker ADDRESS --nthreads 1`.
-    workers : int
-        Processes of the cluster on this machine, each of which runs a task at a time.
-
-    Yields
-    ------
-    distributed.Client
-
-    Raises
-    ------
-    Unreachable
-        If no scheduler answers within 10 seconds; the message names the address.
-    """
+    """Client of a scheduler; without an address, of a cluster on this machine that lives as long as the context."""
     check(scheduler)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told in one line, by `Watch`
     before = dict(os.environ)
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(_SETTINGS))
         stack.callback(_restore, before)  # the nanny of a worker writes into the environment of its own process
-        address = scheduler or stack.enter_context(_on_this_machine(workers))
-        yield stack.enter_context(_client(address))
-
-
-def _on_this_machine(workers):
-    return LocalCluster(
-        n_workers=workers, threads_per_worker=1, processes=True, memory_limit=None, dashboard_address="127.0.0.1:0",
-        silence_logs=logging.CRITICAL, preload=[__name__],
-        env={"EARLIB_ROOT": str(paths.ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-
-
-def dask_setup(worker):
-    """What a worker of this machine does at its start: Ctrl-C on a terminal reaches it too, but the client decides."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _client(address):
-    try:
-        client = Client(address, timeout=REACHED, set_as_default=False)
-    except (OSError, ValueError) as error:
-        place = address if isinstance(address, str) else "this machine"
-        raise Unreachable(
-            f"no scheduler answers at {place} ({' '.join(str(error).split())}); start one with `dask scheduler`"
-        ) from error
-    if not client.scheduler_info(n_workers=-1)["workers"]:
-        print(f"{address}: no worker yet; waiting for `dask worker {address} --nthreads 1`", flush=True)
-    return client
+        address = scheduler or stack.enter_context(
+            LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=None,
+                dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
+                preload=[__name__],
+                env={"EARLIB_ROOT": str(paths.ROOT), "OMP_NUM_THREADS": "1"},
+            )
+        )
+        try:
+            client = stack.enter_context(Client(address, timeout=REACHED, set_as_default=False))
+        except (OSError, ValueError) as error:
+            raise Unreachable(
+                f"no scheduler answers at {scheduler or 'this machine'} ({' '.join(str(error).split())}); "
+                "start one with `dask scheduler`"
+            ) from error
+        if not client.scheduler_info(n_workers=-1)["workers"]:
+            print(f"{address}: no worker yet; waiting for `dask worker {address} --nthreads 1`", flush=True)
+        yield client
 
 
 def _restore(before):
-    for name in set(os.environ) - set(before):
+    for name in os.environ.keys() - before:
         del os.environ[name]
     os.environ.update(before)
+
+
+def dask_setup(worker):
+    """Let a worker of this machine ignore Ctrl-C, which a terminal sends to it too: the client decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Watch:
     """Hears when a task starts, and says in a line when one has to start again because its worker died.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    started : callable, optional
-        Called with the name of a task and the address of its worker, the first time it starts.
+    `started` is called with the name of a task and the address of its worker, the first time it starts.
     """
 
     def __init__(self, client, started=None):
@@ -139,21 +116,7 @@ class Watch:
             self.started(name, worker)
 
     def submit(self, function, name, *arguments):
-        """A task: `function(*arguments)`, on a worker that has the client's source and one thread.
-
-        Parameters
-        ----------
-        function : callable
-            A function of a module; what it returns is what the future holds.
-        name : str
-            By which messages call it.
-        *arguments
-            Anything that can be sent, or futures.
-
-        Returns
-        -------
-        distributed.Future
-        """
+        """Future of `function(*arguments)` on a worker with the client's source; messages call it by its name."""
         return self.client.submit(_task, function, name, self.topic, source(), *arguments, pure=False)
 
 
@@ -176,17 +139,8 @@ def source():
     return digest.hexdigest()
 
 
-def data(client, content):
-    """Bytes for many tasks, sent once to each worker that needs them and again if all that had them died."""
-    return client.submit(_same, content, pure=False)
-
-
-def _same(content):
-    return content
-
-
 def explain(error):
-    """What to tell of a task that failed, in one line."""
+    """The reason for which a task failed, in one line."""
     if isinstance(error, KilledWorker):
         return "four workers died while they ran it: their memory may be too small for it"
     if isinstance(error, LOST):
