@@ -3,11 +3,14 @@
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from made_notebooks import RECORD, write_notebook, write_profile
 
 from earlib import paths
 
@@ -83,3 +86,34 @@ def latex():
     if not path or not Path(path).is_file():
         pytest.skip("EARLIB_PAPER does not name the paper's LaTeX source")
     return Path(path).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository with one notebook, `plain`, and one profile, `smoke`."""
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    for variable in ("EARLIB_RESULTS", "EARLIB_BUILD", "EARLIB_RECORDS"):
+        monkeypatch.delenv(variable, raising=False)
+    write_notebook(tmp_path, "plain", RECORD)
+    write_profile(tmp_path, "title: Small\n")
+    return tmp_path
+
+
+@pytest.fixture
+def start(root):
+    """Starts the command in a process of its own, which a test that fails does not leave behind."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("EARLIB_RESULTS", "EARLIB_BUILD")}
+    started = []
+
+    def process(*arguments, **options):
+        started.append(subprocess.Popen(
+            [sys.executable, "-m", "earlib.run", "plain", *arguments, "--profile", "smoke"],
+            env=environment | {"EARLIB_ROOT": str(root)}, cwd=Path(paths.__file__).parent.parent, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        ))  # fmt: skip
+        return started[-1]
+
+    yield process
+    for one in started:  # its workers and kernels end with it
+        one.kill()
+        one.communicate()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from test_run import PARAMETERS, RECORD, gone, outputs, root, start, wait_until, write_notebook  # noqa: F401 (root and start are fixtures)
+from made_notebooks import PARAMETERS, RECORD, gone, outputs, wait_until, write_notebook
 
 from earlib import paths
 from earlib.core.config import VARIANTS, Config
@@ -61,12 +61,15 @@ def assert_identical(job):
         assert one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes(), name
 
 
-@pytest.mark.parametrize("setting", [{"seeds": 3}, {"seeds": 2, "split": "conversation", "evaluate_every": 16}])
-def test_runs_on_workers_are_bit_for_bit_those_without(client, empty, setting):
-    runs = planned(*LEARNERS, **setting)
-    assert grid.compute(grid.missing(runs), client) == set()
-    assert len(list(empty.iterdir())) == len(LEARNERS)
-    for job in runs.values():
+@pytest.mark.parametrize(
+    "variants, setting",
+    [(LEARNERS, {"seeds": 2}), (("rmm", "ear"), {"seeds": 2, "split": "conversation", "evaluate_every": 16})],
+)
+def test_runs_on_workers_are_bit_for_bit_those_without(client, empty, variants, setting):
+    wanted = planned(*variants, **setting)
+    assert grid.compute(grid.missing(wanted), client) == set()
+    assert len(list(empty.iterdir())) == len(variants)
+    for job in wanted.values():
         assert_identical(job)
 
 
@@ -93,7 +96,7 @@ def killed(client, count, monkeypatch):
 
     def kill():
         for _ in range(count):
-            worker = heard.get(timeout=60)
+            worker = heard.get(timeout=300)
             (pid,) = client.run(os.getpid, workers=[worker]).values()
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: gone(pid))  # noqa: B023 (called at once)
@@ -107,13 +110,13 @@ def killed(client, count, monkeypatch):
 
 
 def test_a_worker_killed_in_mid_run_loses_nothing(client, empty, capsys, monkeypatch):
-    runs = planned("rmm", "explorer_training", "ear", seeds=2, epochs=3)
+    wanted = planned("rmm", "explorer_training", "ear", seeds=2, epochs=3)
     with killed(client, 2, monkeypatch):
-        assert grid.compute(grid.missing(runs), client) == set()
+        assert grid.compute(grid.missing(wanted), client) == set()
     told = [line for line in capsys.readouterr().out.splitlines() if "died" in line]
     again = re.compile(r"toy/minilm/\w+: its worker died; running again on tcp:\S+")
     assert told and all(map(again.fullmatch, told))
-    for job in runs.values():
+    for job in wanted.values():
         assert_identical(job)
 
 
@@ -160,16 +163,16 @@ def test_a_scheduler_that_does_not_answer_is_named(empty, capsys, monkeypatch):
 
 
 def test_a_run_that_fails_is_told_in_a_line_and_stops_no_other(client, empty, capsys):
-    runs = planned("rmm", "ear", seeds=1)
-    bad, good = runs
+    wanted = planned("rmm", "ear", seeds=1)
+    bad, good = wanted
     diverging = Config(optimizer="sgd", learning_rate=1e30)
-    runs[bad] = runs.job(bad.setting, diverging)
-    failed = grid.compute(grid.missing(runs), client)
-    assert failed == {runs[bad].key}
+    wanted[bad] = runs.job(bad.setting, diverging)
+    failed = grid.compute(grid.missing(wanted), client)
+    assert failed == {wanted[bad].key}
     (message,) = [line for line in capsys.readouterr().err.splitlines() if "FAILED" in line]
     assert message.startswith("toy/minilm/rmm: FAILED: FloatingPointError: the adapter diverged")
-    assert_identical(runs[good])
-    assert [line.split()[4:] for line in grid.table(runs, failed).splitlines()][1] == ["-", "-"]
+    assert_identical(wanted[good])
+    assert [line.split()[4:] for line in grid.table(wanted, failed).splitlines()][1] == ["-", "-"]
 
 
 def test_a_worker_with_another_source_is_refused_by_name(client, empty, capsys, monkeypatch):
@@ -202,7 +205,7 @@ def apart(tmp_path_factory):
     finally:
         for process in reversed(processes):
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=300)
 
 
 def test_workers_need_neither_data_nor_weights_nor_a_disk_in_common(apart, empty):
@@ -212,7 +215,7 @@ def test_workers_need_neither_data_nor_weights_nor_a_disk_in_common(apart, empty
     assert not [name for name in ("earlib_root", "earlib_cache", "earlib_data", "results") if (folder / name).exists()]
 
 
-def test_notebooks_run_on_workers_apart_and_are_published_here_alone(apart, root, capsys):  # noqa: F811
+def test_notebooks_run_on_workers_apart_and_are_published_here_alone(apart, root, capsys):
     address, folder = apart
     for name, model in (("plain", "none"), ("asking", "some/model")):
         where = "import os\nprint(os.environ['EARLIB_ROOT'])"
@@ -245,55 +248,51 @@ def waiting(file, then=""):
     )
 
 
-def test_a_notebook_whose_worker_is_killed_runs_again(root, start, tmp_path_factory):  # noqa: F811
+def processes(*files):
+    """The kernel and its parent, of each file that `waiting` writes, as soon as it is there."""
+    wait_until(lambda: all(file.exists() and " " in file.read_text() for file in files))
+    return [int(pid) for file in files for pid in file.read_text().split()]
+
+
+def test_a_notebook_whose_worker_is_killed_runs_again(apart, root, start, tmp_path_factory):
     folder = tmp_path_factory.mktemp("signs")
-    for name in ("plain", "other"):
-        write_notebook(root, name, waiting(folder / "go"), RECORD)
-    process = start("other", "--jobs", "2")
-    pids = [folder / f"{name}.pid" for name in ("plain", "other")]
-    wait_until(lambda: all(file.exists() and " " in file.read_text() for file in pids))
-    kernel, worker = map(int, pids[0].read_text().split())
+    write_notebook(root, "plain", waiting(folder / "go"), RECORD)
+    process = start("--scheduler", apart[0])
+    kernel, worker = processes(folder / "plain.pid")
     os.kill(worker, signal.SIGKILL)
-    wait_until(lambda: pids[0].read_text().split()[1:] not in ([], [str(worker)]))
+    wait_until(lambda: (folder / "plain.pid").read_text().split()[1:] not in ([], [str(worker)]))
     wait_until(lambda: gone(kernel))
     (folder / "go").touch()
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0 and err == "", err
     assert "plain: its worker died; running again on tcp" in out
-    assert err == ""
     there = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
-    assert set(there) == {f"{name}.{kind}" for name in ("plain", "other") for kind in ("ipynb", "json")}
-    assert runner.main(["plain", "other", "--profile", "smoke"]) == 0  # one after another, without workers
+    assert set(there) == {"plain.ipynb", "plain.json"}
+    assert runner.main(["plain", "--profile", "smoke"]) == 0  # here, without workers
     assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == there
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_notebooks_leave_no_worker_no_kernel_and_the_old_results(
-    root,
-    start,
-    tmp_path_factory,
-    sent,  # noqa: F811
-):
-    assert runner.main(["plain", "--profile", "smoke"]) == 0
-    old = {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()}
+@pytest.mark.parametrize(
+    "engine, sent", [("--jobs", signal.SIGINT), ("--jobs", signal.SIGKILL), ("--scheduler", signal.SIGINT)]
+)
+def test_stopped_notebooks_leave_no_kernel_and_the_old_results(request, root, start, tmp_path_factory, engine, sent):
+    old = root / "results" / "smoke" / "plain.json"
+    paths.write_atomically(old, "old")
     folder = tmp_path_factory.mktemp("signs")
     for name in ("plain", "other"):
         write_notebook(root, name, RECORD.replace("agrees", "changed"), waiting(folder / "never"))
-    process = start("other", "--jobs", "2", start_new_session=True)
-    pids = [folder / f"{name}.pid" for name in ("plain", "other")]
-    wait_until(lambda: all(file.exists() and " " in file.read_text() for file in pids))
-    ids = [int(pid) for file in pids for pid in file.read_text().split()]
-    if sent == signal.SIGINT:
-        os.killpg(process.pid, sent)  # as a terminal does
-    else:
-        process.send_signal(sent)
-    _, message = process.communicate(timeout=60)
+    many = engine == "--jobs"
+    option = "2" if many else request.getfixturevalue("apart")[0]
+    process = start(*["other"] * many, engine, option, start_new_session=True)
+    kernels = processes(*[folder / f"{name}.pid" for name in ("plain", "other")[: 1 + many]])[::2]
+    os.killpg(process.pid, sent)  # as a terminal does
+    _, message = process.communicate(timeout=300)
     assert process.returncode == (130 if sent == signal.SIGINT else -sent)
     if sent == signal.SIGINT:
         assert message.splitlines()[-1] == "interrupted; older results are as they were" and "Traceback" not in message
-    for pid in ids:
-        wait_until(lambda: gone(pid))  # noqa: B023 (called at once)
-    assert {file.name: file.read_bytes() for file in (root / "results" / "smoke").iterdir()} == old
+    for kernel in kernels:
+        wait_until(lambda: gone(kernel))  # noqa: B023 (called at once)
+    assert [(file, file.read_text()) for file in old.parent.iterdir()] == [(old, "old")]
 
 
 def test_names_in_a_grid_count_once():

@@ -59,23 +59,28 @@ def parameters(source):
         If the file is not a notebook, or a line of that cell has no type or no literal value of that type.
     """
     try:
-        entries = papermill.inspect_notebook(source)
-    except Exception as error:  # cut short, not JSON, JSON of something else, no kernel: anything unreadable
+        notebook = nbformat.read(source, as_version=4)
+        cells = [cell.source for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+        if "kernelspec" not in notebook.metadata:  # JSON of something else has none either
+            raise ValueError("it names no kernel")
+        text = "".join(cells[:1])
+        body = ast.parse(text).body
+    except Exception as error:  # cut short, not JSON, not Python: anything unreadable
         raise Unusable(f"{source}: expected a notebook, but it cannot be read ({_line(error)})") from error
     fields = {}
-    for name, entry in entries.items():
+    for line in body:
         try:
-            default, title = ast.literal_eval(entry["default"]), entry["inferred_type_name"]
-            annotation = _annotation(ast.parse(title, mode="eval").body)
+            name, title = line.target.id, ast.unparse(line.annotation)
+            default, annotation = ast.literal_eval(line.value), _annotation(line.annotation)
             TypeAdapter(annotation).validate_python(default, strict=True)
-        except (ValueError, SyntaxError) as error:
-            raise Unusable(
-                f"{source}: parameter {name!r}: expected a line `name: type = literal  # help` ({_line(error)})"
-            ) from error
+        except (AttributeError, ValueError, SyntaxError) as error:
+            expected = f"expected a line `name: type = literal  # help` ({_line(error)})"
+            raise Unusable(f"{source}: parameter {ast.unparse(line)!r}: {expected}") from error
+        help = text.splitlines()[line.end_lineno - 1].encode()[line.end_col_offset :].decode().partition("#")[2]
         if title.startswith("list["):
             annotation = Annotated[annotation, BeforeValidator(lambda value: value if type(value) is list else [value])]
         annotation = Annotated[annotation, AfterValidator(_meaning(name, default))]
-        fields[name] = annotation, Field(default, title=title, description=entry["help"].strip())
+        fields[name] = annotation, Field(default, title=title, description=help.strip())
     config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
     return create_model(source.stem, __config__=config, **fields)
 
