@@ -1,6 +1,6 @@
 """The report: `results/<profile>/index.html` and a page a result, for any browser, without a network.
 
-Pages are drawn from the records, figures and executed notebooks of that folder, and written anew each time. What is
+Pages are drawn from the records, figures and executed notebooks of that folder, and rewritten each time. What is
 missing, broken or not of its source is reported on the page and printed.
 """
 
