@@ -94,6 +94,7 @@ def zeros(*shape, dtype="float16"):
         (lambda at: edit_snapshot(at, config={"depth": "x"}), "state: config.depth: .*valid integer"),
         (lambda at: edit_snapshot(at, config={"dept": 3}), "state: config: .*unknown parameter 'dept'.*depth"),
         (lambda at: edit_snapshot(at, ("UPDATE memories SET id = '1.5' WHERE position = 1",)), "state: ids.0"),
+        (lambda at: edit_snapshot(at, ("UPDATE memories SET id = 7",)), "state: .*ids: expected each once"),
         (lambda at: edit_snapshot(at, next=3), "state: .*next: expected a number above all ids"),
         (lambda at: edit_snapshot(at, known=1), "memory.sqlite: learner.*expected .*1, "),
         (lambda at: edit_snapshot(at, dimension=23), "vector: expected 23 float16"),

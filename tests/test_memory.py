@@ -86,11 +86,11 @@ def edit_snapshot(path, *statements, **changes):
         plain = json.dumps({name: value for name, value in plain.items() if value is not None or name not in changes})
         for statement in statements:
             database.execute(*statement)
-        parts = (database.execute(query) for query in (folder.MEMORIES, folder.TENSORS))
-        stored = folder.checksum([(plain,), *(row for part in parts for row in part)])
+        rows = (database.execute(query).fetchall() for query in (folder.MEMORIES, folder.TENSORS))
+        stored = folder.snapshot_checksum(plain, *rows)
         database.execute("UPDATE state SET plain = ?, sha256 = ?", (plain, stored))
         for number, *values in database.execute("SELECT number, kind, plain, arrays FROM changes").fetchall():
-            database.execute("UPDATE changes SET sha256 = ? WHERE number = ?", (folder.checksum([values]), number))
+            database.execute("UPDATE changes SET sha256 = ? WHERE number = ?", (folder.checksum(*values), number))
         database.commit()
 
 
@@ -1057,9 +1057,9 @@ def test_a_folder_serves_one_memory_at_a_time(tmp_path):
 def test_a_change_that_cannot_be_written_is_not_made(tmp_path):
     held, done = made(40, preset(depth=10)), 0
     held.save(tmp_path)
-    held._folder._pragma(f"max_page_count = {held._folder._pragma('page_count')[0]}")  # a disk that is full
+    held._folder._pragma(f"max_page_count = {held._folder._pragma('page_count')[0] + 1}")  # a disk that is full
     with pytest.raises(OSError, match="cannot write .*memory.sqlite: database or disk is full") as error:
-        while done < 20:
+        while done < 100:
             before = answers(held)
             told(held, 1, start=done)
             done += 1
@@ -1076,10 +1076,11 @@ def test_a_change_that_cannot_be_written_is_not_made(tmp_path):
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 FORKS = """
-import os, sys
+import os, sys, threading
 sys.path.insert(0, {tests!r})
-import test_memory
-test_memory.made(5).retrieve("x")  # torch imports some parts at their first use
+import test_memory, torch, tqdm
+tqdm.tqdm.set_lock(threading.RLock())  # its own lock is shared by all forks, and a killed one may hold it
+torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports some parts of torch
 for line in sys.stdin:
     child = os.fork()
     if not child:

@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +29,7 @@ NAME, VERSION, APPLICATION = "memory.sqlite", 3, 0x45415221  # "EAR!", which SQL
 OWN = {NAME + ending for ending in ("", "-wal", "-shm", "-journal")}
 SCHEMA = {
     "state": "plain TEXT NOT NULL, sha256 TEXT NOT NULL",
-    "memories": "position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, vector BLOB NOT NULL, "
+    "memories": "position INTEGER PRIMARY KEY, id TEXT NOT NULL, text TEXT NOT NULL, vector BLOB NOT NULL, "
     "namespace TEXT NOT NULL DEFAULT '', metadata TEXT NOT NULL DEFAULT '{}', created_at REAL NOT NULL",
     "tensors": "name TEXT PRIMARY KEY, content BLOB NOT NULL",
     "changes": "number INTEGER PRIMARY KEY, kind TEXT NOT NULL, plain TEXT NOT NULL, arrays BLOB NOT NULL, "
@@ -61,6 +60,8 @@ class State(Checked):
 
     @model_validator(mode="after")
     def _fits(self):
+        if len(set(self.ids)) < len(self.ids):
+            raise ValueError("ids: expected each once")
         if any(id >= self.next for id in self.ids if isinstance(id, int)):
             raise ValueError(f"next: expected a number above all ids, found {self.next}")
         return self
@@ -147,7 +148,7 @@ class MemoryFolder:
             told = f"version {version}: expected {VERSION}; add the texts that it holds to a new memory"
             raise ValueError(f"{self.file}: {told}")
         with self._writing():
-            for name, value in (("journal_mode", "WAL"), ("synchronous", "FULL"), ("secure_delete", "ON")):
+            for name, value in (("page_size", 16384), ("journal_mode", "WAL"), ("synchronous", "FULL"), ("secure_delete", "ON")):
                 self._pragma(f"{name} = {value}")
             self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # makes the log's file
         self._files = {file: file.stat().st_ino for file in (self.file, self.path / f"{NAME}-wal")}
@@ -168,18 +169,17 @@ class MemoryFolder:
         OSError
             If it cannot be written; the snapshot and changes of before stay.
         """
+        plain = json.dumps(plain, ensure_ascii=False)
+        memories = [(str(id) if isinstance(id, int) else json.dumps(id), *rest) for id, *rest in memories]
+        contents = [(name, safetensors.torch.save({name: tensors[name]})) for name in sorted(tensors)]
         with self._writing(), self._transaction():
             execute, many = self._connection.execute, self._connection.executemany
             for table, columns in SCHEMA.items():
                 execute(f"DROP TABLE IF EXISTS {table}")
                 execute(f"CREATE TABLE {table} ({columns})")
-            rows = ((json.dumps(id, ensure_ascii=False), *rest) for id, *rest in memories)
-            many("INSERT INTO memories (id, text, created_at, vector) VALUES (?, ?, ?, ?)", rows)
-            contents = ((name, safetensors.torch.save({name: tensor})) for name, tensor in tensors.items())
+            many("INSERT INTO memories (id, text, created_at, vector) VALUES (?, ?, ?, ?)", memories)
             many("INSERT INTO tensors VALUES (?, ?)", contents)
-            plain = json.dumps(plain, ensure_ascii=False)
-            stored = chain([(plain,)], execute(MEMORIES), execute(TENSORS))
-            execute("INSERT INTO state VALUES (?, ?)", (plain, checksum(stored)))
+            execute("INSERT INTO state VALUES (?, ?)", (plain, snapshot_checksum(plain, memories, contents)))
             execute(f"PRAGMA application_id = {APPLICATION}")
             execute(f"PRAGMA user_version = {VERSION}")
         self.changes = 0
@@ -196,12 +196,12 @@ class MemoryFolder:
                 self._connection.execute(query).fetchall() for query in (STATE, MEMORIES, TENSORS, CHANGES)
             )
             [(plain, expected)] = state
-            if checksum([(plain,), *memories, *tensors]) != expected:
+            if snapshot_checksum(plain, memories, tensors) != expected:
                 raise ValueError("the checksum of its snapshot does not fit")
             plain = json.loads(plain)
             tensors = {name: safetensors.torch.load(content)[name] for name, content in tensors}
             ids, texts, times, vectors = zip(*memories, strict=True) if memories else ((), (), (), ())
-            plain |= {"ids": [json.loads(id) for id in ids], "texts": list(texts), "times": list(times)}
+            plain |= {"ids": json.loads(f"[{','.join(ids)}]"), "texts": list(texts), "times": list(times)}
         state = _valid(State, plain, f"{self.file}: state")
         if any(len(vector) != 2 * (state.dimension or 0) for vector in vectors):
             raise ValueError(f"{self.file}: vector: expected {state.dimension} float16; put a copy of it there")
@@ -214,7 +214,7 @@ class MemoryFolder:
         arrays = {name: value for name, value in change.items() if isinstance(value, np.ndarray)}
         plain = {name: value for name, value in change.items() if name not in arrays}
         values = (kind, json.dumps(plain, ensure_ascii=False), safetensors.numpy.save(arrays))
-        row = (self.changes + 1, *values, checksum([values]), time.time())
+        row = (self.changes + 1, *values, checksum(*values), time.time())
         with self._writing(), self._transaction():
             self._connection.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", row)
         self.changes += 1
@@ -239,7 +239,7 @@ class MemoryFolder:
     def _change(self, number, kind, plain, arrays, expected):
         """Kind and arguments of a change that was read."""
         where = f"{self.place(number)} of {self.changes}"
-        if checksum([(kind, plain, arrays)]) != expected:
+        if checksum(kind, plain, arrays) != expected:
             raise ValueError(f"{where} is damaged (its checksum does not fit); put a copy of the file there")
         if kind not in KINDS:
             raise ValueError(f"{where}: kind: expected one of {', '.join(KINDS)}, found {kind!r}")
@@ -276,14 +276,21 @@ class MemoryFolder:
             raise ValueError(f"{self.file}: damaged ({error}); put a copy of it there") from None
 
 
-def checksum(rows: Iterable[tuple]) -> str:
-    """SHA-256 (hex) of the values of some rows, each behind its length."""
+def checksum(*parts: str | bytes) -> str:
+    """SHA-256 (hex) of some values, each behind its length."""
     digest = hashlib.sha256()
-    for row in rows:
-        for value in row:
-            content = value if isinstance(value, bytes) else str(value).encode()
-            digest.update(b"%d " % len(content) + content)
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(b"%d " % len(content))
+        digest.update(content)
     return digest.hexdigest()
+
+
+def snapshot_checksum(plain: str, memories: list[tuple], tensors: list[tuple]) -> str:
+    """Checksum of a snapshot's rows, as `MEMORIES` and `TENSORS` read them."""
+    ids, texts, times, vectors = zip(*memories, strict=True) if memories else ((), (), (), ())
+    columns = json.dumps([ids, texts, times, [name for name, _ in tensors]])
+    return checksum(plain, columns, b"".join(vectors), *(content for _, content in tensors))
 
 
 def _valid(kind, values, where):
