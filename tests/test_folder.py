@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from test_memory import WIDTH, answers, edit_snapshot, encoder, kept, made, preset, text, told
 
-from earlib.memory import EARMemory, ear_memory
+from earlib.memory import EARMemory, stored_memory
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_a_save_that_fails_anywhere_loses_no_change(tmp_path, steps):
 
 
 def test_a_snapshot_that_cannot_be_written_again_costs_no_change(tmp_path, monkeypatch):
-    monkeypatch.setattr(ear_memory, "CHANGES", 3)
+    monkeypatch.setattr(stored_memory, "CHANGES", 3)
     held = made(20, preset(depth=10))
     held.save(tmp_path / "m")
 

@@ -34,7 +34,18 @@ from earlib.core.learner import Learner
 from earlib.data.candidates import Candidates
 from earlib.data.words import Words, content_words
 from earlib.llm.client import Client
-from earlib.memory import PRESETS, EARMemory, Preset, by_model, ear_memory, encoding, folder, state, validation, writer
+from earlib.memory import (
+    PRESETS,
+    EARMemory,
+    Preset,
+    by_model,
+    encoding,
+    folder,
+    state,
+    stored_memory,
+    validation,
+    writer,
+)
 from earlib.memory.online import ABSENT
 
 WIDTH = 24
@@ -607,7 +618,7 @@ class Alarm(Exception):
 
 def test_signals_that_raise_leave_whole_changes(tmp_path, monkeypatch):
     """Whatever an alarm cuts short, what is in memory is what the folder holds, and every change is whole."""
-    monkeypatch.setattr(ear_memory, "CHANGES", 7)
+    monkeypatch.setattr(stored_memory, "CHANGES", 7)
     monkeypatch.setattr(state, "SPARSE", 20)
     held, rng, armed, hits, adds = made(30, preset(depth=8), experiences=20), np.random.default_rng(0), [False], 0, 0
     held.save(tmp_path)
@@ -1008,7 +1019,7 @@ def kept(folder):
 
 
 def test_many_changes_become_a_snapshot(tmp_path, monkeypatch):
-    monkeypatch.setattr(ear_memory, "CHANGES", 4)
+    monkeypatch.setattr(stored_memory, "CHANGES", 4)
     held = made(40, preset(depth=10))
     held.save(tmp_path)
     told(held, 10)
@@ -1113,7 +1124,7 @@ def digest(held):
 
 
 def live(folder):
-    ear_memory.CHANGES = 7
+    stored_memory.CHANGES = 7
     held = EARMemory.load(folder, encoder)
     start = held._state.learner.known
     print(start, digest(held), flush=True)

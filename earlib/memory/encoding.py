@@ -8,6 +8,7 @@ import torch
 
 from earlib import devices
 from earlib.data import embedding, encoders
+from earlib.memory.snapshot import Snapshot
 
 QUESTIONS = 1000  # embeddings kept, since most feedback is about what was just retrieved
 PROBE = "What an encoder makes of this sentence tells it from others."
@@ -43,6 +44,17 @@ class MemoryEncoder:
         if not (np.isfinite(length).all() and (length > 0).all()):  # a square that overflows is not finite either
             raise ValueError("encoder: expected embeddings that are finite and not 0; check the texts")
         return vectors / length
+
+    def memories(self, texts: list[str], now: Snapshot | None) -> np.ndarray:
+        """Return embeddings of distinct texts, `[n, d]` float16; those that are stored already are the stored ones."""
+        rows = now.rows_of_texts(texts) if now else np.zeros(len(texts), np.int64)
+        new = np.flatnonzero(rows == 0)
+        if len(new) == len(texts):
+            return self(texts, "memory").astype(np.float16)
+        vectors = now.bank[rows].numpy()
+        if len(new):
+            vectors[new] = self([texts[at] for at in new], "memory")
+        return vectors
 
     def query(self, query: str) -> np.ndarray:
         """Return the embedding of a query, `[d]`; it is encoded once while it is among the last `QUESTIONS`."""

@@ -148,7 +148,12 @@ class MemoryFolder:
             told = f"version {version}: expected {VERSION}; add the texts that it holds to a new memory"
             raise ValueError(f"{self.file}: {told}")
         with self._writing():
-            for name, value in (("page_size", 16384), ("journal_mode", "WAL"), ("synchronous", "FULL"), ("secure_delete", "ON")):
+            for name, value in (
+                ("page_size", 16384),
+                ("journal_mode", "WAL"),
+                ("synchronous", "FULL"),
+                ("secure_delete", "ON"),
+            ):
                 self._pragma(f"{name} = {value}")
             self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # makes the log's file
         self._files = {file: file.stat().st_ino for file in (self.file, self.path / f"{NAME}-wal")}

@@ -56,12 +56,6 @@ class Snapshot(NamedTuple):
         row = self.row.get(id, 0)  # an unfinished addition may have left the row of another memory
         return row if row < len(self.alive) and self.alive[row] and self.ids[row] == id else None
 
-    def check_present(self, ids, name: str = "ids") -> None:
-        for id in ids:
-            if self.place(id) is None:
-                raise ValueError(f"{name}: {id!r}: expected the id of a memory, and none has it (it may be removed)")
-        check_distinct(ids)
-
     def rows_of_texts(self, texts) -> np.ndarray:
         """Return a row with the embedding of each text, `[n]`; 0 for texts that are not stored."""
         rows = np.array([self.row_of_text.get(text, 0) for text in texts], np.int64)
@@ -69,6 +63,11 @@ class Snapshot(NamedTuple):
             if rows[at] >= len(self.alive) or self.texts[rows[at]] != texts[at]:
                 rows[at] = 0
         return rows
+
+    def copy_stored(self, texts, vectors: np.ndarray) -> None:
+        """Replace the embeddings of texts that are stored by the stored ones."""
+        rows = self.rows_of_texts(texts)
+        vectors[rows > 0] = self.bank[rows[rows > 0]].numpy()
 
     def candidates(self, query: str, vector: np.ndarray, depth: int, by_words: bool):
         """First stage: rows of the candidates, best first, and their scores by words as `candidates.word_scores`.
@@ -130,3 +129,10 @@ class Snapshot(NamedTuple):
             words=self.words.of_rows(rows),
         )
         return moved, number
+
+
+def check_present(now: Snapshot | None, ids, name: str = "ids") -> None:
+    for id in ids:
+        if now is None or now.place(id) is None:
+            raise ValueError(f"{name}: {id!r}: expected the id of a memory, and none has it (it may be removed)")
+    check_distinct(ids)

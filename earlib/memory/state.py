@@ -1,7 +1,5 @@
 """Memories and the learner that ranks them, as one writer changes them."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
@@ -12,7 +10,7 @@ from earlib.data.candidates import of_largest
 from earlib.data.words import Words
 from earlib.memory.folder import State
 from earlib.memory.online import OnlineLearner
-from earlib.memory.snapshot import Snapshot
+from earlib.memory.snapshot import Snapshot, check_present
 from earlib.memory.validation import check_array, check_distinct
 
 SPARSE = 1024  # removed rows above which the others are moved together, if more than half are removed
@@ -37,6 +35,10 @@ class MemoryState:
         self.next = 0
         self._room: torch.Tensor | None = None  # [capacity, d]: the bank, and room for what is still to come
 
+    @property
+    def size(self) -> int:
+        return self.now.size if self.now else 0
+
     def check(self, kind: str, change: dict) -> None:
         """Refuse a change, a caller's or one read from a folder, that does not fit the memory."""
         width = self.now.bank.shape[1] if self.now else None
@@ -51,21 +53,15 @@ class MemoryState:
             width = width or change["vectors"].size // max(1, count)
             check_array("vectors", change["vectors"], np.float16, (count, width))
         elif kind == "remove":
-            self.check_present(change["ids"])
+            check_present(self.now, change["ids"])
         else:
             shown = list(dict.fromkeys(id for slate in change["slates"] for id in slate))
             present = [id for id in shown if id is not None]
-            self.check_present(present)
+            check_present(self.now, present)
             sizes = [[len(one) for one in change[name]] for name in ("slates", "labels")]
             if sizes[0] != sizes[1] or len(set(sizes[0])) != 1 or not present or len(shown) > self.config.depth:
                 raise ValueError(f"slates, labels: expected as many of each, of 1 to {self.config.depth} memories")
             check_array("vector", change["vector"], np.float32, (width,))
-
-    def check_present(self, ids: Sequence[int | str], name: str = "ids") -> None:
-        if self.now is None and ids:
-            raise ValueError(f"{name}: {ids[0]!r}: expected the id of a memory, and the memory is empty")
-        if self.now:
-            self.now.check_present(ids, name)
 
     def make(self, kind: str, change: dict) -> None:
         """Make a change that `check` has accepted."""
@@ -127,6 +123,21 @@ class MemoryState:
         self.learner.renumber(number)
         self._room = now.bank
         self._show(now)
+
+    def parts(self) -> tuple[dict, list[tuple], dict[str, torch.Tensor], tuple | None]:
+        """Return the state without removed memories, as a folder keeps it, and what `move` needs to drop them here."""
+        now, moved, memories, tensors = self.now, None, [], {}
+        if now is not None:
+            if now.size < len(now.alive) - 1:
+                moved = now, _ = now.without_removed()
+            vectors = (vector.tobytes() for vector in now.bank[1:].numpy())
+            columns = (held[1 : len(now.alive)] for held in (now.ids, now.texts, now.times))
+            memories = list(zip(*columns, vectors, strict=True))
+            learned = self.learner.state(moved[1] if moved else None)
+            tensors = {f"learner.{name}": values for name, values in learned.items()}
+        plain = {"config": self.config.model_dump(), "seed": self.seed, "experiences": self.experiences}
+        plain |= {"dimension": now.bank.shape[1] if now else None, "next": self.next}
+        return plain | {"known": self.learner.known if self.learner else 0}, memories, tensors, moved
 
     def restore(self, plain: State, bank: np.ndarray, tensors: dict[str, torch.Tensor]) -> None:
         """Become the memory of a folder's snapshot; nothing may have been added yet."""

@@ -1,0 +1,202 @@
+"""A memory's encoder, state and folder: how it begins, how each change is made, and how it is saved and loaded."""
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+
+from earlib.data import encoders
+from earlib.memory import validation
+from earlib.memory.encoding import MemoryEncoder
+from earlib.memory.folder import MemoryFolder, State
+from earlib.memory.presets import PRESETS, Preset, resolve_preset
+from earlib.memory.state import MemoryState
+from earlib.memory.writer import Writer
+
+CHANGES = 500  # behind a snapshot before the next is written: loading makes them again in some seconds
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+FolderPath, Encoder, Critic = str | os.PathLike[str], Callable[..., Any], Callable[..., Any]
+
+
+class StoredMemory:
+    """The part of `EARMemory` that makes changes one after another, in memory and in its folder."""
+
+    def __init__(
+        self,
+        encoder: str | Encoder = "minilm",
+        preset: str | Preset = "best",
+        critic: Critic | None = None,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        experiences: int = 10_000,
+    ):
+        self.config, self.by_words = resolve_preset(preset)
+        if not (isinstance(encoder, str) or callable(encoder)):
+            raise TypeError(f"encoder: expected a name or a callable, found {type(encoder).__name__}")
+        if not (critic is None or callable(critic)):
+            raise TypeError(f"critic: expected a callable or None, found {type(critic).__name__}")
+        if dtype not in DTYPES.values():
+            raise ValueError(f"dtype = {dtype!r}: expected torch.float32 or torch.float64")
+        self.encoder = encoder if callable(encoder) else encoders.get(encoder)
+        self.critic, self.dtype = critic, dtype
+        self.seed = validation.check_whole_number(seed, "seed", 0)
+        self.experiences = validation.check_whole_number(experiences, "experiences", 1)
+        self._encode, self._folder = MemoryEncoder(self.encoder), None
+        self._state = MemoryState(self.config, self.by_words, self.seed, dtype, self.experiences)
+        self._write = Writer()
+        weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
+
+    def __repr__(self) -> str:
+        name = getattr(self.encoder, "name", None) or getattr(self.encoder, "__name__", type(self.encoder).__name__)
+        preset = next((name for name, one in PRESETS.items() if one == (self.config, self.by_words)), "of its own")
+        held = self._state.learner.held if self._state.learner else 0
+        return (
+            f"<EARMemory: encoder {name}, preset {preset}, {self._state.size:,} memories, "
+            f"{held:,} of {self.experiences:,} experiences, folder {self._folder.path if self._folder else 'none'}>"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self):
+        raise TypeError("an EARMemory cannot be pickled or copied; use save and load")
+
+    def _change(self, kind, **change):
+        """Make a change: first in the folder, if there is one, then in memory."""
+        self._state.check(kind, change)
+        if self._folder:
+            self._folder.append(kind, change)
+        try:
+            self._state.make(kind, change)
+        except BaseException:
+            if self._folder:
+                self._folder.drop()
+            raise
+        if self._folder and self._folder.changes % CHANGES == 0:  # and again as many later, if it fails
+            try:
+                self._write_snapshot(self._folder)
+            except Exception as error:
+                told = f"{self._folder.path}: the state could not be written again ({error}); every change is kept, "
+                warnings.warn(told + f"and after {CHANGES} more it is tried again", stacklevel=2)
+
+    def save(self, path: FolderPath) -> None:
+        """Write the memory into a folder, and from then on every change, before it takes effect.
+
+        A kill at any moment leaves a folder that `load` reads; at most the change that was being made is missing. Later
+        changes go to this folder alone: for a copy, save to another one, then to this one again.
+
+        Parameters
+        ----------
+        path : str or Path
+            The state that lies there is replaced, never a part of it. Texts that were removed are gone from it then.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the path is none, or the folder holds something else than a memory.
+        OSError
+            If the folder cannot be written, or is open in another memory; what lay there stays.
+        """
+        self._encode.identity()  # before the change: the caller's encoder may take long, or fail
+        path = validation.check_folder(path)
+
+        def change():
+            if self._folder and self._folder.path == path:
+                self._write_snapshot(self._folder)
+                return
+            folder = MemoryFolder(path, create=True)
+            try:
+                self._write_snapshot(folder)
+            except BaseException:
+                folder.close()
+                raise
+            if self._folder:
+                self._folder.close()
+            self._folder = folder
+
+        self._write(change)
+
+    def _write_snapshot(self, folder):
+        """Write the state without removed memories; once it is written, they are dropped here too."""
+        identity, tensors = self._encode.identity()
+        plain, memories, learned, moved = self._state.parts()
+        plain |= identity | {"words": self.by_words, "dtype": str(self.dtype).partition(".")[2]}
+        folder.write(plain, memories, tensors | learned)
+        if moved:
+            self._state.move(*moved)
+
+    @classmethod
+    def load(cls, path: FolderPath, encoder: str | Encoder | None = None, critic: Critic | None = None) -> Self:
+        """Return the memory that a folder holds; its changes are kept there from then on.
+
+        Parameters
+        ----------
+        path : str or Path
+        encoder : str or callable, optional
+            The callable of before, where it was none of the registry's; else it may be left out.
+        critic : callable, optional
+            As for a new memory.
+
+        Returns
+        -------
+        EARMemory
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the path is none, the folder holds no memory, one of another version or a damaged one, or the encoder is
+            another.
+        OSError
+            If the folder cannot be written; a BlockingIOError if it is open in another memory.
+        """
+        folder = MemoryFolder(validation.check_folder(path))
+        try:
+            plain, bank, tensors, changes = folder.read()
+            named = plain.encoder_name
+            if not callable(encoder) if named is None else encoder not in (None, named):
+                wanted = named or "the callable that the memory was made with"
+                raise ValueError(f"encoder: expected {wanted} ({path}), got {encoder or 'none'}")
+            preset = Preset(plain.config, plain.words)
+            memory = cls(encoder or named, preset, critic, plain.seed, DTYPES[plain.dtype], plain.experiences)
+            memory._encode.check_identity(plain.encoder, tensors.pop("probe", None), folder.file)
+            memory._write(lambda: memory._restore(folder, plain, bank, tensors, changes))
+        except BaseException:
+            folder.close()
+            raise
+        return memory
+
+    def _restore(self, folder, plain: State, bank, tensors, changes):
+        """Become what a folder holds."""
+        try:
+            self._state.restore(plain, bank, tensors)
+        except ValueError as error:
+            raise ValueError(f"{folder.file}: {error}; put a copy of the folder there") from None
+        for at, (kind, change) in enumerate(changes, 1):
+            try:
+                self._state.check(kind, change)
+                self._state.make(kind, change)
+            except ValueError as error:
+                raise ValueError(f"{folder.place(at)}: {error}; put a copy of the folder there") from None
+            except FloatingPointError:
+                if at < len(changes):
+                    raise
+                folder.drop()  # killed before it was taken back: it never took effect
+        self._folder = folder
+
+    def close(self) -> None:
+        """Let another memory open the folder; this one goes on in memory alone."""
+        if not self._write.in_own_process():  # the folder is that process's, which goes on with it
+            return
+
+        def change():
+            if self._folder:
+                self._folder.close()
+                self._folder = None
+
+        self._write(change)
