@@ -140,6 +140,7 @@ def test_a_page_loads_nothing_from_elsewhere_and_can_be_read_by_anyone(root):
         assert len(page.ids) == len(set(page.ids)), file
         pictures = [attributes for tag, attributes in page.tags if tag == "img"]
         assert all(len(picture["alt"]) > 10 and "No description" not in picture["alt"] for picture in pictures)
+        assert all("width" in picture for picture in pictures if picture["src"].startswith("data:"))
         assert str(root) not in text
     boxes = sum("scroll" in attributes.get("class", "") and tag == "div" for tag, attributes in page.tags)
     assert boxes == tags["table"] > 0

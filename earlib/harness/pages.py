@@ -154,8 +154,7 @@ def _notebook_remarks(notebook, id, profile, saved):
     injected = [cell for cell in notebook.cells if "injected-parameters" in cell.metadata.get("tags", [])]
     written = [cell for cell in notebook.cells if cell not in injected]
     try:
-        differing = _differing(written, _read_notebook(_source(id)).cells)
-        if differing:
+        if differing := _differing(written, _read_notebook(_source(id)).cells):
             yield f"{where} is not its source run, or was edited by hand: {differing}"
     except FileNotFoundError:
         yield f"{where} has no source `notebooks/{_source(id).name}` any more"
@@ -304,7 +303,7 @@ def _body(entry):
                 data["text/html"] = _decorated(data["text/html"])
             if "image/png" in data:
                 alt = f"{entry.heading}: the figure" + (f" under “{under}”" if under else "")
-                output.metadata["image/png"] = {"alt": f"{alt}, drawn from values of the tables"}
+                output.metadata.setdefault("image/png", {})["alt"] = f"{alt}, drawn from values of the tables"
     body, _ = EXPORTER.from_notebook_node(notebook)
     if unset := body.count('<code class="unset"'):
         entry.remarks.append(f"Formulas that cannot be set and stand as LaTeX: {unset}")
@@ -362,7 +361,7 @@ def write(folder):
     shown = {"profile": folder.name, "title": title, "entries": entries, "totals": _in_order(totals)}
     pages["index.html"] = TEMPLATES.get_template("index.html.j2").render(shown, missing=missing(folder))
     for file in folder.glob("*.html"):
-        if '<meta name="generator" content="earlib' in file.read_text("utf-8"):
+        if '<meta name="generator" content="earlib' in file.read_text("utf-8", errors="replace"):
             file.unlink()
     for name, text in pages.items():
         paths.write_atomically(folder / name, text)
