@@ -1,5 +1,6 @@
 """The content cache: whatever happens to a file, what is loaded is what was saved, or nothing."""
 
+import resource
 import subprocess
 import sys
 import threading
@@ -103,6 +104,17 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch
         cache.save("runs", "a", ARRAYS)
     with cache.lock("runs", "a", "running") as waited:
         assert not waited and silently("runs", "a") is None
+
+
+def test_a_full_disk_costs_nothing_else(folder):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.warns(UserWarning, match="cannot write .*not kept"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # no file may grow beyond 64 bytes
+        try:
+            cache.save("runs", "a", ARRAYS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert silently("runs", "a") is None and not list((folder / "runs").iterdir())
 
 
 def test_parts_are_removed_without_their_entry(folder):

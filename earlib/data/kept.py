@@ -31,7 +31,5 @@ def name_of(identity, text):
 
 @cache
 def _table():
-    if not FILE.is_file():
-        return {}, None
     held = load(FILE.read_bytes())
     return {name.tobytes(): row for row, name in enumerate(held["names"])}, held["vectors"]
