@@ -1,4 +1,4 @@
-"""What the extensions need beyond the paper: fused candidates, hyper-parameters of each seed, streams of questions."""
+"""Parts of the extensions beyond the paper: fused candidates, hyper-parameters of each seed, streams of questions."""
 
 import json
 
@@ -79,7 +79,7 @@ def test_a_curve_of_a_seed_is_that_of_what_it_chose():
 
 
 def test_a_choice_is_made_on_training_questions_alone(monkeypatch):
-    """What the choice sees holds no evaluation question of its seed, and the best on it is what is chosen."""
+    """The questions of a choice exclude the evaluation questions of its seed, and the best on them is chosen."""
     setting, seen = Setting(**TOY), []
     plain = runs.run
     monkeypatch.setattr(runs, "run", lambda *request: seen.append(plain(*request)) or seen[-1])

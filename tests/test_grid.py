@@ -55,7 +55,7 @@ def serial(job):
 
 
 def assert_identical(job):
-    """What lies in the cache is, bit for bit, what a run without workers gives."""
+    """The cached run equals, bit for bit, one without workers."""
     found, expected = runs.cached(job), serial(job)
     for name, one, other in zip(expected._fields, found, expected, strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes(), name

@@ -587,7 +587,7 @@ def test_list_shows_titles_and_parameters(root, capsys):
 
 
 def test_one_interrupt_ends_a_run_of_several_notebooks(root, start):
-    """Those that had not begun never do, and nobody waits for them."""
+    """Notebooks that had not begun never start, and the command does not wait for them."""
     pid = root / "pid"
     hang = f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
     write_notebook(root, "plain", hang)
