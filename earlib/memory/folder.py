@@ -119,25 +119,24 @@ class MemoryFolder:
         if not all(os.access(at, os.W_OK) for at in (path, self.file) if at.exists()):
             told = "cannot be written; a memory keeps its changes in its folder: copy it to where it can be written"
             raise PermissionError(errno.EACCES, f"{path}: {told}, and choose that")
+        with self._reading():
+            self._connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
         self._lock = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            told = f"{path}: open in another memory; close() that one first, or choose another folder"
-            raise BlockingIOError(error.errno, told) from None
         OPEN.add(self)
-        self._connection = None
         try:
-            self._connect(create)
+            self._claim(create)
         except BaseException:
             self.close()
             raise
 
-    def _connect(self, create: bool) -> None:
-        """Open the database, and refuse one that is no memory's."""
+    def _claim(self, create: bool) -> None:
+        """Lock the folder, and refuse a database that is no memory's."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            told = f"{self.path}: open in another memory; close() that one first, or choose another folder"
+            raise BlockingIOError(error.errno, told) from None
         with self._reading():
-            self._connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
             tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             [(application,), (version,)] = (self._pragma("application_id"), self._pragma("user_version"))
         if tables and application != APPLICATION:
@@ -148,13 +147,8 @@ class MemoryFolder:
             told = f"version {version}: expected {VERSION}; add the texts that it holds to a new memory"
             raise ValueError(f"{self.file}: {told}")
         with self._writing():
-            for name, value in (
-                ("page_size", 16384),
-                ("journal_mode", "WAL"),
-                ("synchronous", "FULL"),
-                ("secure_delete", "ON"),
-            ):
-                self._pragma(f"{name} = {value}")
+            for setting in ("page_size = 16384", "journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+                self._pragma(setting)
             self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # makes the log's file
         self._files = {file: file.stat().st_ino for file in (self.file, self.path / f"{NAME}-wal")}
 
@@ -174,7 +168,7 @@ class MemoryFolder:
         OSError
             If it cannot be written; the snapshot and changes of before stay.
         """
-        plain = json.dumps(plain, ensure_ascii=False)
+        state = json.dumps(plain, ensure_ascii=False)
         memories = [(str(id) if isinstance(id, int) else json.dumps(id), *rest) for id, *rest in memories]
         contents = [(name, safetensors.torch.save({name: tensors[name]})) for name in sorted(tensors)]
         with self._writing(), self._transaction():
@@ -184,7 +178,7 @@ class MemoryFolder:
                 execute(f"CREATE TABLE {table} ({columns})")
             many("INSERT INTO memories (id, text, created_at, vector) VALUES (?, ?, ?, ?)", memories)
             many("INSERT INTO tensors VALUES (?, ?)", contents)
-            execute("INSERT INTO state VALUES (?, ?)", (plain, snapshot_checksum(plain, memories, contents)))
+            execute("INSERT INTO state VALUES (?, ?)", (state, snapshot_checksum(state, memories, contents)))
             execute(f"PRAGMA application_id = {APPLICATION}")
             execute(f"PRAGMA user_version = {VERSION}")
         self.changes = 0
@@ -204,7 +198,7 @@ class MemoryFolder:
             if snapshot_checksum(plain, memories, tensors) != expected:
                 raise ValueError("the checksum of its snapshot does not fit")
             plain = json.loads(plain)
-            tensors = {name: safetensors.torch.load(content)[name] for name, content in tensors}
+            loaded = {name: safetensors.torch.load(content)[name] for name, content in tensors}
             ids, texts, times, vectors = zip(*memories, strict=True) if memories else ((), (), (), ())
             plain |= {"ids": json.loads(f"[{','.join(ids)}]"), "texts": list(texts), "times": list(times)}
         state = _valid(State, plain, f"{self.file}: state")
@@ -212,7 +206,7 @@ class MemoryFolder:
             raise ValueError(f"{self.file}: vector: expected {state.dimension} float16; put a copy of it there")
         bank = np.frombuffer(bytearray().join(vectors), np.float16).reshape(len(vectors), state.dimension or 0)
         self.changes = len(changes)
-        return state, bank, tensors, [self._change(*change) for change in changes]
+        return state, bank, loaded, [self._change(*change) for change in changes]
 
     def append(self, kind: str, change: dict) -> None:
         """Put one change on the disk; it is there when this returns, and if this raises an OSError it is not."""
@@ -237,8 +231,7 @@ class MemoryFolder:
     def close(self) -> None:
         """Let others open the folder."""
         OPEN.discard(self)
-        if self._connection:
-            self._connection.close()
+        self._connection.close()
         os.close(self._lock)
 
     def _change(self, number, kind, plain, arrays, expected):

@@ -1,6 +1,6 @@
-"""A learner whose queries, memories and citations come one after another: one replica, one query an update.
+"""A learner whose queries, memories and citations come one after another: one replica, one query per update.
 
-All that it computes is `learner.Learner`; here its arrays grow, memories may go, and an update is made or not made.
+`learner.Learner` computes all of it; here its arrays grow, memories may be removed, and an update is all or nothing.
 """
 
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ ABSENT = -1e4  # score of a missing or removed candidate: never chosen, and noth
 
 
 class OnlineLearner(Learner):
-    """A reranker that learns from what it is told.
+    """A reranker that learns from citations as they come.
 
     Parameters
     ----------
@@ -27,20 +27,18 @@ class OnlineLearner(Learner):
     seed : int
     dtype : torch.dtype
     experiences : int
-        That are kept to be replayed; the oldest is dropped first.
+        Number that is kept for replay; the oldest is dropped first.
 
     Attributes
     ----------
     bank : torch.Tensor
-        Embeddings of the memories, `[M, d]`, of any precision. Row 0 is none, and stands where a candidate is missing.
+        Embeddings of the memories, `[M, d]`, of any precision. Row 0 is no memory; it stands for a missing candidate.
     alive : torch.Tensor
-        Which rows are memories still, `[M]` bool. Who changes either sets both.
-    known : int
-        Queries so far.
-    held : int
-        How many of them are kept, by the numbers from 0 on; the oldest first.
+        Mask of the rows that are still memories, `[M]` bool; set together with `bank`.
+    known, held : int
+        Number of queries so far, and of those that are kept, numbered from 0, the oldest first.
     ranking : tuple of Adapter and float
-        What ranks now, for readers that learning must not disturb: an adapter, and the weight of the scores by words.
+        For readers, whom learning must not disturb: the adapter, and the weight of the scores by words.
     """
 
     def __init__(self, config, dimension, seed, dtype=torch.float32, experiences=10_000):
@@ -55,24 +53,11 @@ class OnlineLearner(Learner):
         self.ranking, self._spare = self._ranking(), {}
 
     def learn(self, query, index, side, told):
-        """One update for one query.
+        """Update once for one query; after any error the learner is as it was.
 
-        Parameters
-        ----------
-        query : torch.Tensor
-            Its embedding, `[d]`.
-        index : torch.Tensor
-            Rows of its candidates, `[K]`; 0 where there are fewer.
-        side : torch.Tensor
-            Their scores by words, `[K]`.
-        told : Exploration
-            What a critic said of them, `[1, 1, ..]`.
-
-        Raises
-        ------
-        FloatingPointError
-            If the update would lead to numbers that are not finite. After this, and after anything else that is raised,
-            the learner is as it was.
+        The query's embedding is `[d]`, its candidates are rows `[K]` (0 where there are fewer) with their scores by
+        words `[K]`, and `told` is the Exploration of a critic, `[1, 1, ..]`. Raises FloatingPointError if the update
+        would lead to numbers that are not finite.
         """
         before = self._before()
         try:
@@ -93,10 +78,10 @@ class OnlineLearner(Learner):
         return Adapter(frozen, self.config.adapter, self.config.normalise, self.dtype), self.side_weight.item()
 
     def _before(self):
-        """What an update changes and nothing else holds: the counts, and what the optimizer keeps, copied.
+        """Copy what an update changes and nothing else holds: the counts and the optimizer's state.
 
-        The parameters are those of `ranking`; what is appended lies behind the counts. The copies lie where those of
-        the update before did: new memory costs more than what is written into it.
+        The parameters are those of `ranking`; appended entries lie behind the counts. Copies reuse the memory of the
+        previous update's, since allocating costs more than writing.
         """
         kept = []
         for at, parameter in enumerate(self.parameters):
@@ -117,15 +102,15 @@ class OnlineLearner(Learner):
             self.optimizer.state[self.parameters[at]][name] = self._spare[at, name].clone()
 
     def _entries(self, parameter):
-        """What the optimizer keeps for a parameter, tensors by name; nothing before the first update."""
+        """The optimizer's state of a parameter, tensors by name; empty before the first update."""
         entries = self.optimizer.state.get(parameter, {})
         return {name: value for name, value in entries.items() if value is not None}
 
     @torch.no_grad()
     def _check_learned(self, number):
-        """An update can leave numbers that are not finite, or lead to them, though it was made of finite ones."""
+        """Refuse an update from finite numbers that leaves, or leads to, numbers that are not finite."""
         left = [*self.parameters, *(value for one in self.parameters for value in self._entries(one).values())]
-        # A sum is not finite where a summand is not, and takes a fifth of the time of looking at each.
+        # A sum is not finite where a summand is not, and takes a fifth of the time of checking each.
         self._check(torch.stack([values.sum().to(self.dtype) for values in left]), "what an update left")
         memory = self.bank[self.index[number]].to(self.dtype)
         self._check(self.adapter.score(self.query[number].view(1, 1, -1), memory[None])[0], "scores after an update")
@@ -141,7 +126,7 @@ class OnlineLearner(Learner):
         self.known, self.held = self.known + len(query), stop
 
     def _drop_oldest(self):
-        """Let the arrays begin one later; once they are full, `grown` moves what is left into new ones."""
+        """Let the arrays begin one entry later; once they are full, `grown` moves the rest into new ones."""
         for name in ("query", "index", *(() if self.side is None else ("side",))):
             setattr(self, name, getattr(self, name)[1:])
         self.buffer.drop_oldest()
@@ -152,19 +137,19 @@ class OnlineLearner(Learner):
         return scores.masked_fill(~self.alive[self.index[queries]], ABSENT), *rest
 
     def _explore(self, queries, scores, similarity, uniforms):
-        """The critic was asked before the update."""
+        """Return the citations that came before the update."""
         return self._told, None
 
     def _counted(self, observed, scores):
-        """Missing and removed candidates count in no loss."""
+        """Mask of candidates that count in a loss; missing and removed ones do not."""
         return super()._counted(observed, scores) & (scores > ABSENT)
 
     def renumber(self, number):
-        """Give candidates their new rows, `[M]` int64 by the old one; those that are gone become row 0."""
+        """Give candidates their new rows, `[M]` int64 by the old one; removed ones become row 0."""
         self.index[: self.held] = number[self.index[: self.held]]
 
     def state(self, number=None):
-        """All that was learned, and from what, as tensors by name; with `number` as if `renumber` had been called."""
+        """Return all that was learned, and from what, as tensors by name; `number` is as for `renumber`."""
         held = {"query": self.query, "index": self.index} | ({} if self.side is None else {"side": self.side})
         held = {name: values[: self.held] for name, values in held.items()}
         if number is not None:
@@ -176,17 +161,9 @@ class OnlineLearner(Learner):
         return {name: values.contiguous().clone() for name, values in held.items()}
 
     def restore(self, held, known):
-        """Become the learner whose `state` this is; it must have learned nothing yet.
+        """Become the learner of a `state`; nothing may have been learned yet.
 
-        Parameters
-        ----------
-        held : dict of torch.Tensor
-        known : int
-
-        Raises
-        ------
-        ValueError
-            If a tensor is missing, too many, or does not fit the configuration; it is named.
+        A ValueError names a tensor that is missing, superfluous, or does not fit the configuration.
         """
         self._check_state(held, min(known, self.experiences))
         self._append(held["query"], held["index"], held.get("side"))
@@ -226,21 +203,21 @@ class OnlineLearner(Learner):
 
 
 class _GrowingBuffer(ExperienceBuffer):
-    """An Experience Buffer of queries that are not known beforehand; one replica, experiences in their order."""
+    """An Experience Buffer of queries that come one after another; one replica, experiences in their order."""
 
     def __init__(self, config, query, replicas, depth, rounds):
         super().__init__(config, query, replicas, depth, rounds)
         self.unit, self.known = query.double(), 0
 
     def append(self, query):
-        """Make queries known, by the next numbers, `[n, d]`."""
+        """Give the next numbers to queries, `[n, d]`."""
         start, stop = self.known, self.known + len(query)
         self.unit = grown(self.unit, start, stop)
         self.unit[start:stop] = F.normalize(query.double(), dim=-1)
         self.known = stop
 
     def drop_oldest(self):
-        """Forget the first experience; the numbers of all others become one less."""
+        """Drop the first experience; the numbers of all others become one less."""
         self.unit = self.unit[1:]
         for name in ("shown", "cited", "reward"):
             setattr(self, name, getattr(self, name)[:, 1:])

@@ -1,5 +1,7 @@
 """Memories and the learner that ranks them, as one writer changes them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -65,7 +67,8 @@ class MemoryState:
 
     def make(self, kind: str, change: dict) -> None:
         """Make a change that `check` has accepted."""
-        {"add": self.add, "remove": self.remove, "feedback": self.feedback}[kind](**change)
+        makers: dict[str, Callable[..., None]] = {"add": self.add, "remove": self.remove, "feedback": self.feedback}
+        makers[kind](**change)
 
     def add(self, texts: list[str], ids: list, vectors: np.ndarray, times: list[float]) -> None:
         now = self.now or self.begin(vectors.shape[1])
@@ -115,8 +118,9 @@ class MemoryState:
         learner = OnlineLearner(self.config, dimension, self.seed, self.dtype, self.experiences)
         self._room = torch.nn.functional.one_hot(torch.zeros(1).long(), dimension).half()
         self.learner, alive = learner, np.zeros(1, bool)
-        self._show(Snapshot(self._room, alive, {}, {}, [None], [""], [0.0], words, *learner.ranking))
-        return self.now
+        now = Snapshot(self._room, alive, {}, {}, [None], [""], [0.0], words, *learner.ranking)
+        self._show(now)
+        return now
 
     def move(self, now: Snapshot, number: torch.Tensor) -> None:
         """Show memories that were moved together; readers keep what they have."""

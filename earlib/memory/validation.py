@@ -15,10 +15,10 @@ ID_TYPES = (int, str, np.integer)  # NumPy's integers become Python's, which hav
 
 
 def check_memory_texts(texts: Iterable[str]) -> list[str]:
-    texts = encoders.check_texts(texts)
-    for number, text in enumerate(texts):
+    checked = encoders.check_texts(texts)
+    for number, text in enumerate(checked):
         check_encodable(text, f"texts[{number}]")
-    return texts
+    return checked
 
 
 def check_query(query: str) -> str:
