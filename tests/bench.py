@@ -35,6 +35,8 @@ import made_longmemeval
 import numpy as np
 import reference
 import torch
+from bench_gpu import matrix_rate, timed
+from torch.nn.functional import normalize
 
 from earlib import paths
 from earlib.core import randomness
@@ -51,14 +53,18 @@ from earlib.memory import PRESETS, EARMemory
 QUERIES, BANK, DEPTH, WIDTH, SEEDS, TRAINED, EVALUATED = 1540, 5882, 20, 384, (0, 1, 2), 400, 308
 MEMORIES = 10**6
 FILED, ASKED, COLD, SLATE = 10**7, 200, 5, 5  # memories in a file, queries, runs from a cold cache, memories returned
+LOCOMO = Setting(dataset="locomo", encoder="minilm")
+
+
+def line(label, value, unit="", mark=""):
+    """Print one measured value, and in brackets what it should reach or how it was measured."""
+    print(f"  {label:31} {value:>8} {unit:4} {mark and f'({mark})'}".rstrip())
 
 
 def made():
     """Candidates of the size of LoCoMo; two of the twenty are gold on average."""
     rng = torch.Generator().manual_seed(0)
-    bank, query = (
-        torch.nn.functional.normalize(torch.randn(rows, WIDTH, generator=rng), dim=-1) for rows in (BANK, QUERIES)
-    )
+    bank, query = (normalize(torch.randn(rows, WIDTH, generator=rng), dim=-1) for rows in (BANK, QUERIES))
     index = torch.randint(BANK, (QUERIES, DEPTH), generator=rng)
     gold = torch.rand(QUERIES, DEPTH, generator=rng) < 0.1
     return SimpleNamespace(query=query, bank=bank, index=index, gold=gold, scopes=["made"] * QUERIES)
@@ -67,75 +73,55 @@ def made():
 def problems():
     """Candidates that are measured on, by name."""
     try:
-        yield "LoCoMo", settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), DEPTH)
+        yield "LoCoMo", settings.candidates_of(LOCOMO, DEPTH)
     except OSError as error:
         print(f"LoCoMo is left out: {error}")
     yield "random", made()
 
 
-def timed(work):
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def matrix_rate(size=2048):
-    """Multiply-adds a second of a plain float32 matrix product: the median of several, as for the core."""
-    left, right, out = (torch.randn(size, size) for _ in range(3))
-    torch.mm(left, right, out=out)
-    return size**3 / sorted(timed(lambda: torch.mm(left, right, out=out)) for _ in range(5))[2]
-
-
 def core(config, found, order, uniforms):
     """Seconds of the batched core for all seeds, and the learner that it leaves."""
     learner = Learner(config, found, SimulatedCritic(config, found.gold), SEEDS)
-    return timed(lambda: [None for _ in learner.train(order, uniforms)]), learner
+    return timed(lambda: [None for _ in learner.train(order, uniforms)])[0], learner
 
 
 def plain(config, found, order, uniforms, queries):
     """Seconds of the transcription for some queries of one seed, and the multiply-adds that it counted."""
     named = {f"u_{name}": u[0] for name, u in uniforms._asdict().items() if u is not None}
-    start = (torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH, WIDTH))
-    result = []
-    memory = found.bank[found.index]
-    asked = order[0, :queries].tolist()
+    given = found.query, found.bank[found.index], found.gold, order[0, :queries].tolist(), named
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its small products are faster so
-    seconds = timed(
-        lambda: result.append(reference.train(config, found.query, memory, found.gold, asked, named, *start))
-    )
+    seconds, result = timed(lambda: reference.train(config, *given, *torch.zeros(2, WIDTH, WIDTH)))
     torch.set_num_threads(threads)
-    return seconds, result[0].multiply_adds
+    return seconds, result.multiply_adds
 
 
 def measure(name, found, options):
     """Measure and print all ratios on one problem."""
     config = Config()
-    splits = [settings.split(found.scopes, settings.Setting(), seed) for seed in SEEDS]
+    splits = [settings.split(found.scopes, Setting(), seed) for seed in SEEDS]
     order = torch.from_numpy(np.stack([train[:TRAINED] for train, _ in splits]))
     kept = torch.from_numpy(np.stack([evaluation[:EVALUATED] for _, evaluation in splits]))
     uniforms = randomness.draw(config, SEEDS, order, DEPTH, len(found.query), "train")
     noise = randomness.draw(config, SEEDS, kept, DEPTH, len(found.query), "test")
 
     core(config, found, order, uniforms)  # warm
-    seconds, rates, evaluations = [], [], []
+    measured = []
     for _ in range(options.repeat):  # rate and core in turn, so that both see the same machine
-        rates.append(matrix_rate())
-        spent, learner = core(config, found, order, uniforms)
-        seconds.append(spent)
-        evaluations.append(timed(lambda: learner.retrieve(kept, True, noise)))  # noqa: B023 (called at once)
-    slow, counted = plain(config, found, order, uniforms, options.plain_queries)
-    slow, counted = (value * TRAINED / options.plain_queries * len(SEEDS) for value in (slow, counted))
+        rate, (spent, learner) = matrix_rate(2048), core(config, found, order, uniforms)
+        measured.append((rate, spent, timed(lambda: learner.retrieve(kept, True, noise))[0]))  # noqa: B023
+    times = TRAINED / options.plain_queries * len(SEEDS)
+    slow, counted = (times * value for value in plain(config, found, order, uniforms, options.plain_queries))
 
-    shares = sorted(counted / spent / rate for spent, rate in zip(seconds, rates, strict=True))
-    spent, rate, evaluated = (sorted(values)[options.repeat // 2] for values in (seconds, rates, evaluations))
+    rate, spent, evaluated = np.median(measured, axis=0)
+    share = np.median([counted / spent / rate for rate, spent, _ in measured])
     print(f"{name}: EAR, {TRAINED} queries, d = {WIDTH}, K = {DEPTH}, {len(SEEDS)} seeds; medians of {options.repeat}")
-    print(f"  matrix product, float32         {2 * rate / 1e9:8.1f} GFLOP/s")
-    print(f"  batched core, all seeds         {spent:8.2f} s")
-    print(f"  plain transcription, all seeds  {slow:8.1f} s   (one seed on one thread, its faster way)")
-    print(f"  ratio plain : core              {slow / spent:8.1f}     (at least 10)")
-    print(f"  share of the matrix rate        {100 * shares[options.repeat // 2]:8.1f} %   (at least 35 %)")
-    print(f"  evaluation with the Explorer    {evaluated:8.3f} s   ({EVALUATED} questions, under 0.1 s)")
+    line("matrix product, float32", f"{2 * rate / 1e9:.1f}", "GFLOP/s")
+    line("batched core, all seeds", f"{spent:.2f}", "s")
+    line("plain transcription, all seeds", f"{slow:.1f}", "s", "one seed on one thread, its faster way")
+    line("ratio plain : core", f"{slow / spent:.1f}", "", "at least 10")
+    line("share of the matrix rate", f"{100 * share:.1f}", "%", "at least 35 %")
+    line("evaluation with the Explorer", f"{evaluated:.3f}", "s", f"{EVALUATED} questions, under 0.1 s")
 
 
 def first_stage(options):
@@ -143,23 +129,22 @@ def first_stage(options):
     for count, storage, times in latency.time_random([MEMORIES], 768, options.repeat, ["ear_adapter"]):
         found, read = np.median(times.seconds["ear_adapter"]), np.median(times.read)
         print(f"{count:,} memories in {storage}, d = 768; medians of {options.repeat}")
-        print(f"  reading the embeddings once     {read:8.3f} s   ({4 * 768 * count / read / 1e9:.1f} GB/s)")
-        print(f"  adapter-only retrieval          {found:8.3f} s")
-        print(f"  ratio retrieval : reading       {found / read:8.2f}     (at most 1.5)")
+        line("reading the embeddings once", f"{read:.3f}", "s", f"{4 * 768 * count / read / 1e9:.1f} GB/s")
+        line("adapter-only retrieval", f"{found:.3f}", "s")
+        line("ratio retrieval : reading", f"{found / read:.2f}", "", "at most 1.5")
 
 
 def long_benchmark(options):
     """Loading of a whole LongMemEval_S, its checksum included."""
     with tempfile.TemporaryDirectory() as folder:
         path = made_longmemeval.write(Path(folder) / longmemeval.FILE)
-        spent = [made_longmemeval.measured(path) for _ in range(options.repeat)]
+        seconds, peak = np.median([made_longmemeval.measured(path) for _ in range(options.repeat)], axis=0)
         size = path.stat().st_size
-    seconds, peak = np.median(spent, axis=0)
     full = made_longmemeval.FULL
     told = f"{full.questions} questions, {full.appearances:,} sessions, {full.turns:,} different turns"
     print(f"LongMemEval_S, made: {told}, {size / 2**20:.0f} MiB; medians of {options.repeat}")
-    print(f"  loading, checksum included      {seconds:8.2f} s   (under 60 s)")
-    print(f"  peak resident memory            {peak / 2**30:8.2f} GiB (under 2 GiB)")
+    line("loading, checksum included", f"{seconds:.2f}", "s", "under 60 s")
+    line("peak resident memory", f"{peak / 2**30:.2f}", "GiB", "under 2 GiB")
 
 
 def workers(rounds=3):
@@ -182,17 +167,17 @@ def workers(rounds=3):
         started = time.perf_counter() - began
         os.environ["EARLIB_CACHE"] = empty
         for _ in range(rounds):
-            parallel = timed(lambda: grid.compute(jobs, client)), kept()
-            serial = timed(one_after_another), kept()
-            seconds.append((serial[0], parallel[0]))
-            same.append(serial[1] == parallel[1])
+            (parallel, _), first = timed(lambda: grid.compute(jobs, client)), kept()
+            (serial, _), second = timed(one_after_another), kept()
+            seconds.append((serial, parallel))
+            same.append(first == second)
     serial, parallel = np.array(seconds).T
     print(f"{len(jobs)} runs of {len(SEEDS)} seeds on LoCoMo with two splits; medians of {rounds}")
-    print(f"  start of two workers            {started:8.1f} s   (once, not counted below)")
-    print(f"  one after another, one thread   {np.median(serial):8.1f} s")
-    print(f"  two workers of one thread       {np.median(parallel):8.1f} s")
-    print(f"  ratio of the throughputs        {np.median(serial / parallel):8.2f}     (at least 1.7)")
-    print(f"  results                         {'identical' if all(same) else 'DIFFERENT'}")
+    line("start of two workers", f"{started:.1f}", "s", "once, not counted below")
+    line("one after another, one thread", f"{np.median(serial):.1f}", "s")
+    line("two workers of one thread", f"{np.median(parallel):.1f}", "s")
+    line("ratio of the throughputs", f"{np.median(serial / parallel):.2f}", "", "at least 1.7")
+    line("results", "identical" if all(same) else "DIFFERENT")
 
 
 def language_model(questions=60):
@@ -201,31 +186,26 @@ def language_model(questions=60):
     slates = {"retriever": runs.answers(setting, "retriever").slates[0, :questions]}
     with tempfile.TemporaryDirectory() as empty:
         os.environ["EARLIB_CACHE"] = empty
-        start = time.perf_counter()
-        said = answers.generate(panel, setting, slates)["retriever"]
-        answered = time.perf_counter() - start
-        judged = timed(lambda: answers.verdicts(panel, answers.questions_of(panel, setting), said))
+        answered, said = timed(lambda: answers.generate(panel, setting, slates)["retriever"])
+        judged, _ = timed(lambda: answers.verdicts(panel, answers.questions_of(panel, setting), said))
     told = f"{questions} answers {answered:.0f} s, {questions} verdicts {judged:.0f} s"
     print(f"{local.DEFAULT}: {told}   (360 s at most)")
 
 
 def filed(folder):
     """The bank of ten million memories and its index, made where they are missing; queries that they are asked."""
-    found, benchmark = (
-        settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), DEPTH),
-        settings.benchmark("locomo"),
-    )
+    found, benchmark = settings.candidates_of(LOCOMO, DEPTH), settings.benchmark("locomo")
     turns = torch.tensor([row for row, memory in enumerate(benchmark.memories) if memory.store == "dialogue"])
     query = found.query[torch.randperm(len(found.query), generator=torch.Generator().manual_seed(0))[: 2 * ASKED]]
     path = folder / f"resampled_{FILED}.npy"
     if not path.exists():
         print(f"{folder}: a bank of {2 * FILED * WIDTH / 1e9:.1f} GB and an index of {FILED * WIDTH / 1e9:.1f} GB")
-        spent = timed(lambda: banks.write_bank(path, large_banks.resampled(found.bank[turns], FILED), FILED, WIDTH))
-        print(f"  making the bank                 {spent:8.0f} s")
+        blocks = large_banks.resampled(found.bank[turns], FILED)
+        line("making the bank", f"{timed(lambda: banks.write_bank(path, blocks, FILED, WIDTH))[0]:.0f}", "s")
     if not banks.index_path(path).exists():
-        spent = timed(lambda: banks.build_index(banks.Bank(path, WIDTH), query[:ASKED]))
+        spent, _ = timed(lambda: banks.build_index(banks.Bank(path, WIDTH), query[:ASKED]))
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        print(f"  building the index              {spent:8.0f} s   ({most:.1f} GB of memory at most, mapped pages too)")
+        line("building the index", f"{spent:.0f}", "s", f"{most:.1f} GB of memory at most, mapped pages too")
     return path, query[ASKED:]
 
 
@@ -269,9 +249,8 @@ def warm(path, query, weights, repeat):
     bank = banks.Bank(path)
     words = bank.rows.view(torch.int64)
     works = [lambda one: words.sum(), lambda one: adapter_only(bank, one, weights)]
-    for work in works:
-        work(query[0])
-    return [[timed(lambda: work(one)) for work in works] for one in query[:repeat]]  # noqa: B023 (called at once)
+    taken = [[timed(lambda: work(one))[0] for work in works] for one in (query[0], *query[:repeat])]  # noqa: B023
+    return taken[1:]  # the first one warms
 
 
 def cold(path, query, weights, repeat):
@@ -282,7 +261,7 @@ def cold(path, query, weights, repeat):
         taken.append([])
         for work in works:
             left.append(forget(path))
-            taken[-1].append(timed(lambda: work(one)))  # noqa: B023
+            taken[-1].append(timed(lambda: work(one))[0])  # noqa: B023
     print(f"before each cold run at most {100 * max(left):.1f} % of the file was still in the cache")
     return taken
 
@@ -293,109 +272,78 @@ def time_large_banks(options):
     weights = 0.01 * torch.randn(2, WIDTH, WIDTH, generator=torch.Generator().manual_seed(0))
     size = os.path.getsize(path)
     print(f"{FILED:,} memories in fp16, d = {WIDTH}, {size / 1e9:.1f} GB")
-    warmth = {
-        "warm cache (reading: the mapped file is summed)": warm(path, query, weights, options.repeat),
-        "cold cache (POSIX_FADV_DONTNEED; reading: in large parts, each thread its own)": cold(
-            path, query, weights, COLD
-        ),
-    }
-    for told, taken in warmth.items():
+    for told, time_both, repeat in (
+        ("warm cache (reading: the mapped file is summed)", warm, options.repeat),
+        ("cold cache (POSIX_FADV_DONTNEED; reading: in large parts, each thread its own)", cold, COLD),
+    ):
+        taken = time_both(path, query, weights, repeat)
         reading, searching = np.median(taken, axis=0)
         share = np.median([one / other for one, other in taken])
         print(f"{told}; medians of {len(taken)}, in turn")
-        print(f"  reading                         {reading:8.3f} s   ({size / reading / 1e9:.2f} GB/s)")
-        print(f"  exact adapter-only retrieval    {searching:8.3f} s   ({size / searching / 1e9:.2f} GB/s)")
-        print(f"  share of the rate of reading    {100 * share:8.1f} %   (at least 80 %)")
+        line("reading", f"{reading:.3f}", "s", f"{size / reading / 1e9:.2f} GB/s")
+        line("exact adapter-only retrieval", f"{searching:.3f}", "s", f"{size / searching / 1e9:.2f} GB/s")
+        line("share of the rate of reading", f"{100 * share:.1f}", "%", "at least 80 %")
     bank = banks.Bank(path)
     index = banks.load_index(bank)
-    expected, found = bank.search(query, DEPTH)[1], index.search(query, DEPTH)[1]  # and warms it
-    spent = 1000 * np.array([timed(lambda: adapter_only(index, one, weights)) for one in query])  # noqa: B023
-    print(
-        f"approximate, {index.lists.nprobe} of {index.lists.nlist:,} lists; {len(query)} queries that did not choose it"
-    )
-    print(f"  recall@{DEPTH}                       {banks.overlap(found, expected).mean():8.4f}     (at least 0.95)")
-    print(f"  adapter-only retrieval, mean    {spent.mean():8.2f} ms  (under 20 ms)")
-    print(f"  median and 99th percentile      {np.median(spent):8.2f} ms, {np.percentile(spent, 99):.2f} ms")
+    recall = banks.overlap(index.search(query, DEPTH)[1], bank.search(query, DEPTH)[1]).mean()  # and warms it
+    spent = 1000 * np.array([timed(lambda: adapter_only(index, one, weights))[0] for one in query])  # noqa: B023
+    told = f"{index.lists.nprobe} of {index.lists.nlist:,} lists; {len(query)} queries that did not choose it"
+    print(f"approximate, {told}")
+    line(f"recall@{DEPTH}", f"{recall:.4f}", "", "at least 0.95")
+    line("adapter-only retrieval, mean", f"{spent.mean():.2f}", "ms", "under 20 ms")
+    line("median", f"{np.median(spent):.2f}", "ms", f"99th percentile {np.percentile(spent, 99):.2f} ms")
 
 
 def remembered(count=10**5):
     """Embeddings and texts of made memories, `[count, d]` and as many, and questions with their embeddings."""
-    searched, found = (
-        settings.benchmark("locomo"),
-        settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), DEPTH),
-    )
-    rng, turns = np.random.default_rng(0), [one.text for one in searched.memories]
+    found, benchmark = settings.candidates_of(LOCOMO, DEPTH), settings.benchmark("locomo")
+    rng, turns = np.random.default_rng(0), [one.text for one in benchmark.memories]
     pairs = rng.integers(len(turns), size=(count, 2))
     texts = [" ".join(rng.permutation(f"{turns[a]} {turns[b]}".split())[: rng.integers(5, 25)]) for a, b in pairs]
     vectors = np.concatenate(list(large_banks.resampled(found.bank, count)))
-    asked = {one.text: vector for one, vector in zip(searched.asked, found.query.numpy(), strict=True)}
-    return vectors, texts, asked
+    return vectors, texts, {one.text: vector for one, vector in zip(benchmark.asked, found.query.numpy(), strict=True)}
 
 
 def live_memory(experiences=1000):
     """Median milliseconds of a live memory, one call after another."""
     vectors, texts, asked = remembered()
-    questions, encodes = list(asked)[:ASKED], encoders.get("minilm")
-    embed = embedding.embedder(encodes, "cpu", "full", False)
+    questions = list(asked)[:ASKED]
 
     def looked_up(given, kind):
         return vectors[: len(given)] if kind == "memory" else np.stack([asked[text] for text in given])
 
-    def milliseconds(work):
-        spent = 1000 * np.array([timed(lambda: work(text)) for text in questions])[5:]  # noqa: B023
-        return f"{np.median(spent):8.2f} ms, 95th percentile {np.percentile(spent, 95):.2f} ms"
+    def calls(label, work, mark=""):
+        spent = 1000 * np.array([timed(lambda: work(text))[0] for text in questions])[5:]  # noqa: B023
+        told = f"95th percentile {np.percentile(spent, 95):.2f} ms"
+        line(label, f"{np.median(spent):.2f}", "ms", f"{told}; {mark}" if mark else told)
 
     for preset in PRESETS:
         memory = EARMemory(looked_up, preset)
-        added = timed(lambda: memory.add(texts))  # noqa: B023
+        added, _ = timed(lambda: memory.add(texts))  # noqa: B023
         shown = {text: [one.id for one in memory.retrieve(text)] for text in questions}
-        print(f"EARMemory, preset {preset}: {len(memory):,} memories, d = {WIDTH}; medians of {ASKED - 5} calls")
-        print(f"  add all of them                 {added:8.2f} s   (encoded already)")
-        print(f"  retrieve                       {milliseconds(memory.retrieve)} (under 10 ms)")
 
         def feedback(text):
             memory.feedback(text, shown[text], [True] + (SLATE - 1) * [False])  # noqa: B023
 
-        print(f"  feedback, in memory            {milliseconds(feedback)} (under 20 ms)")
+        print(f"EARMemory, preset {preset}: {len(memory):,} memories, d = {WIDTH}; medians of {ASKED - 5} calls")
+        line("add all of them", f"{added:.2f}", "s", "encoded already")
+        calls("retrieve", memory.retrieve, "under 10 ms")
+        calls("feedback, in memory", feedback, "under 20 ms")
         with tempfile.TemporaryDirectory(dir=paths.cache()) as folder:
-            print(f"  save                            {timed(lambda: memory.save(folder)):8.2f} s")  # noqa: B023
-            print(f"  feedback, kept on the disk     {milliseconds(feedback)} (under 20 ms)")
+            line("save", f"{timed(lambda: memory.save(folder))[0]:.2f}", "s")  # noqa: B023
+            calls("feedback, kept on the disk", feedback, "under 20 ms")
             memory.close()
-            print(f"  load, with {ASKED} changes         {timed(lambda: EARMemory.load(folder, looked_up)):8.2f} s")  # noqa: B023
+            loaded, _ = timed(lambda: EARMemory.load(folder, looked_up))  # noqa: B023
+            line(f"load, with {ASKED} changes", f"{loaded:.2f}", "s")
         while memory._state.learner.known < experiences:
             feedback(questions[memory._state.learner.known % ASKED])
-        print(f"  feedback, {experiences:,} experiences    {milliseconds(feedback)}")
-    encoded = milliseconds(lambda text: list(embed([[text]], "")))
-    print(f"  encoding a question            {encoded} (once, on top of all above)")
+        calls(f"feedback, {experiences:,} experiences", feedback)
+    embed = embedding.embedder(encoders.get("minilm"), "cpu", "full", False)
+    calls("encoding a question", lambda text: list(embed([[text]], "")), "once, on top of all above")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--plain-queries", type=int, default=TRAINED, help="queries that the transcription is timed on")
-    parser.add_argument("--repeat", type=int, default=9, help="runs of the core; the median counts")
-    parser.add_argument("--workers", action="store_true", help="time the grid of runs on two workers alone")
-    parser.add_argument("--llm", action="store_true", help="time the language model of this machine instead; minutes")
-    parser.add_argument("--gpu", action="store_true", help="time training and encoding on a CUDA device instead")
-    parser.add_argument("--banks", action="store_true", help="time ten million memories in a file instead; 12 GB")
-    parser.add_argument("--memory", action="store_true", help="time EARMemory over 100,000 memories instead; a minute")
-    parser.add_argument("--folder", help="where that file lies and stays; default: the cache's")
-    options = parser.parse_args()
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
-    if options.llm:
-        language_model()
-        return
-    if options.workers:
-        workers()
-        return
-    if options.banks:
-        time_large_banks(options)
-        return
-    if options.memory:
-        live_memory()
-        return
-    if options.gpu:
-        bench_gpu.main()
-        return
+def core_and_stages(options):
+    """All that is measured without an option."""
     for name, found in problems():
         measure(name, found, options)
     first_stage(options)
@@ -404,6 +352,28 @@ def main():
         workers()
     except OSError as error:
         print(f"the grid is left out: {error}")
+
+
+INSTEAD = {
+    "workers": ("the grid of runs on two workers alone", lambda options: workers()),
+    "llm": ("the language model of this machine instead; minutes", lambda options: language_model()),
+    "gpu": ("training and encoding on a CUDA device instead", lambda options: bench_gpu.main()),
+    "banks": ("ten million memories in a file instead; 12 GB", time_large_banks),
+    "memory": ("EARMemory over 100,000 memories instead; a minute", lambda options: live_memory()),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--plain-queries", type=int, default=TRAINED, help="queries that the transcription is timed on")
+    parser.add_argument("--repeat", type=int, default=9, help="runs of the core; the median counts")
+    for name, (timed_thing, _) in INSTEAD.items():
+        parser.add_argument(f"--{name}", action="store_true", help=f"time {timed_thing}")
+    parser.add_argument("--folder", help="where that file lies and stays; default: the cache's")
+    options = parser.parse_args()
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
+    chosen = [work for name, (_, work) in INSTEAD.items() if getattr(options, name)]
+    (*chosen, core_and_stages)[0](options)
 
 
 if __name__ == "__main__":

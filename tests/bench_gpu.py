@@ -32,19 +32,19 @@ DEVICE = "cuda"
 
 
 def timed(work):
-    """Seconds, with all that was started on the device finished; and the result."""
-    torch.cuda.synchronize()
+    """Seconds of a call, with all that it started on a CUDA device finished, and its result."""
+    finish = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
+    finish()
     start = time.perf_counter()
     result = work()
-    torch.cuda.synchronize()
+    finish()
     return time.perf_counter() - start, result
 
 
-def matrix_rate(dtype, rows=8192, inner=8192, columns=8192):
-    """Multiply-adds a second of a plain product on the device: the median of nine."""
-    left, right = (torch.randn(*shape, device=DEVICE, dtype=dtype) for shape in ((rows, inner), (inner, columns)))
-    torch.mm(left, right)
-    return rows * inner * columns / sorted(timed(lambda: torch.mm(left, right))[0] for _ in range(9))[4]
+def matrix_rate(size, device="cpu", dtype=torch.float32, repeat=5):
+    """Multiply-adds a second of a plain product: the median of several."""
+    left, right, out = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(3))
+    return size**3 / np.median([timed(lambda: torch.mm(left, right, out=out))[0] for _ in range(repeat)])
 
 
 def run(config, found, seeds):
@@ -71,30 +71,32 @@ def multiply_adds(learner, train, steps):
     return total
 
 
+def timed_run(found, seeds, **changes):
+    """Train and evaluate as `run` does: seconds, multiply-adds, questions trained on, and mean recall."""
+    seconds, (learner, train, steps, values) = timed(lambda: run(Config(**changes), found, seeds))
+    reached = ", ".join(f"{100 * np.nanmean(one[0]):.1f}" for one in values)
+    return seconds, multiply_adds(learner, train, steps), train.shape[1], reached
+
+
 def training():
     """The first two figures."""
-    rate = matrix_rate(torch.float32)
+    rate = matrix_rate(8192, DEVICE, repeat=9)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print(f"matrix product, float32: {2 * rate / 1e12:.1f} TFLOP/s")
-    wide = settings.candidates_of(settings.Setting(dataset="locomo", encoder="mpnet"), 20).to(DEVICE)
+    wide = settings.candidates_of(Setting(dataset="locomo", encoder="mpnet"), 20).to(DEVICE)
     run(Config(), wide, (0,))
     total, spent = 0, 0
     for name in ABLATION:
-        variant = VARIANTS[name]
-        seconds, (learner, train, steps, values) = timed(
-            lambda: run(Config(**variant.changes), wide, tuple(range(16)))  # noqa: B023 (called at once)
-        )
-        done = multiply_adds(learner, train, steps)
+        seconds, done, _, reached = timed_run(wide, tuple(range(16)), **VARIANTS[name].changes)
         total, spent = total + done, spent + seconds
-        reached = ", ".join(f"{100 * np.nanmean(one[0]):.1f}" for one in values)
         print(f"  {name:18} {seconds:6.2f} s  {100 * done / seconds / rate:5.1f} % of the rate  recall {reached}")
     share = 100 * total / spent / rate
     print(f"ablation, 16 seeds, d = {wide.bank.shape[1]}: {spent:.1f} s (30 s at most), {share:.1f} %")
-    turned = settings.candidates_of(settings.Setting(dataset="locomo", encoder="minilm"), 20).rotated(3584).to(DEVICE)
+    turned = settings.candidates_of(Setting(dataset="locomo", encoder="minilm"), 20).rotated(3584).to(DEVICE)
     run(Config(), turned, (0,))
-    seconds, (learner, train, steps, values) = timed(lambda: run(Config(), turned, (0, 1, 2)))
-    share = 100 * multiply_adds(learner, train, steps) / seconds / rate
-    print(f"EAR, 3 seeds, {train.shape[1]:,} queries, d = 3,584: {seconds:.1f} s (20 s at most), {share:.1f} %")
+    seconds, done, queries, _ = timed_run(turned, (0, 1, 2))
+    share = 100 * done / seconds / rate
+    print(f"EAR, 3 seeds, {queries:,} queries, d = 3,584: {seconds:.1f} s (20 s at most), {share:.1f} %")
 
 
 def layers(entry):
@@ -113,7 +115,7 @@ def encoding(texts):
         list(model(pieces[::8], ""))
         seconds, vectors = timed(lambda: list(model(pieces, "")))  # noqa: B023 (called at once)
         tokens = sum(len(ids) for piece in pieces for ids in model._tokens(piece, ""))
-        rate, told = matrix_rate(dtype), layers(entry)
+        rate, told = matrix_rate(8192, DEVICE, dtype, repeat=9), layers(entry)
         print(
             f"MiniLM, {precision} precision: {len(texts):,} texts ({len(unique):,} different), {tokens:,} tokens in "
             f"{seconds:.1f} s: {tokens / seconds:,.0f} tokens/s, {100 * told * tokens / seconds / rate:.1f} % of the "

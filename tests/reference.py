@@ -150,10 +150,8 @@ def simulated_citations(slate, gold, uniforms_of_candidates, recall, precision, 
     for i in slate:
         if gold[i]:
             chance = recall  # true positives
-        elif errors == "global":
-            chance = global_rate
         else:
-            chance = false_positive_rate(n, s, recall, precision)
+            chance = global_rate if errors == "global" else false_positive_rate(n, s, recall, precision)
         y.append(+1 if uniforms_of_candidates[i] < chance else -1)
     return y
 
@@ -294,17 +292,14 @@ def current_query(config: Config, W_q, W_m, n, query, memories, gold, uniforms, 
             else:  # a control: all K
                 slates.append(list(range(len(z))))
             citations.append(ask(t, slates[t]))
-    feedback = [list(ys) for ys in citations]
-    for t, ys in enumerate(feedback):
-        for j in range(len(ys)):
-            if readable is not None and not readable[t][j]:
-                ys[j] = None  # teaches nothing
+    feedback = [
+        [y if readable is None or readable[t][j] else None for j, y in enumerate(ys)]  # None teaches nothing
+        for t, ys in enumerate(citations)
+    ]
     e = Experience(n, query, memories, aggregate(config, slates, feedback))  # lines 10-12
-    if config.objective == "reward":
-        loss = ranking_loss(config, z, slates, feedback, noise)  # lines 2, 7-9
-    else:
-        loss = listwise_loss(config, z, e.y_bar)
-    return slates, citations, loss, e
+    if config.objective != "reward":
+        return slates, citations, listwise_loss(config, z, e.y_bar), e
+    return slates, citations, ranking_loss(config, z, slates, feedback, noise), e  # lines 2, 7-9
 
 
 def replay(config: Config, W_q, W_m, n, query, pool, uniforms):
@@ -365,19 +360,9 @@ def train(
         batch, current, replayed = [], [], []
         for n, x in list(enumerate(order))[start : start + config.batch_size]:
             mask = None if readable is None else readable[n].tolist()
-            slates, citations, L_cur, e = current_query(
-                config,
-                W_q,
-                W_m,
-                n,
-                queries[x],
-                memories[x],
-                gold[x],
-                uniforms,
-                global_rate,
-                mask,
-                None if side is None else side[x],
-            )
+            p = None if side is None else side[x]
+            given = queries[x], memories[x], gold[x], uniforms, global_rate, mask, p
+            slates, citations, L_cur, e = current_query(config, W_q, W_m, n, *given)
             pool = buffer + ([e] if config.replay_current else [])  # r < n: those of earlier batches
             chosen, replay_slates, L_rep = replay(config, W_q, W_m, n, queries[x], pool, uniforms)
             batch.append(e)
@@ -391,10 +376,9 @@ def train(
         buffer += batch  # Eq. 14, Algorithm 3 line 12
         L_cur, L_rep = sum(current) / len(batch), sum(replayed) / len(batch)
         total = L_cur + config.replay_weight * L_rep  # Eq. 17
-        if total.requires_grad:
+        gradients = (torch.zeros_like(W_q), torch.zeros_like(W_m))
+        if total.requires_grad:  # otherwise nothing could be read
             gradients = torch.autograd.grad(total, (W_q, W_m))
-        else:  # nothing could be read
-            gradients = (torch.zeros_like(W_q), torch.zeros_like(W_m))
         weights, state = update(config, state, (W_q.detach(), W_m.detach()), gradients)  # Eq. 18, line 23
         out.losses.append((L_cur.item(), L_rep.item(), total.item()))
         out.gradients.append(gradients)

@@ -1,12 +1,16 @@
 """The batched core against the plain transcription of the paper, along whole trajectories."""
 
+from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import reference
 import torch
+import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import normalize
 
 from earlib.core import randomness
 from earlib.core.adapter import Adapter, plain_scores, start
@@ -18,72 +22,21 @@ from earlib.core.objective import listwise_loss
 from earlib.core.ordering import best, shared
 
 SMALL = {"depth": 8, "slate_size": 3, "rounds": 3, "replay_size": 3, "batch_size": 2, "learning_rate": 0.02}
-OPTIONS = {
-    "EAR": {},
-    "RMM": VARIANTS["rmm"].changes,
-    "only the Explorer": VARIANTS["explorer_training"].changes,
-    "only the buffer": VARIANTS["buffer_training"].changes,
-    "printed step": {"optimizer": "sgd", "learning_rate": 0.001},
-    "large step": {"optimizer": "sgd", "learning_rate": 3.0},
-    "normal start": {"init": "normal"},
-    "four queries an update": {"batch_size": 4},
-    "one query an update": {"batch_size": 1},
-    "unequal last batch": {"batch_size": 3},
-    "not normalised": {"normalise": False},
-    "RMM, not normalised": {**VARIANTS["rmm"].changes, "normalise": False},
-    "noisy p": {"likelihood": "noisy"},
-    "RMM, noisy p": {**VARIANTS["buffer_training"].changes, "likelihood": "noisy"},
-    "Plackett-Luce": {"likelihood": "plackett-luce"},
-    "RMM, Plackett-Luce": {**VARIANTS["buffer_training"].changes, "likelihood": "plackett-luce"},
-    "statistics reset": {"statistics": "reset"},
-    "slate after round T": {"test_slate": "after"},
-    "citations over T": {"aggregate": "rounds", "replay_choice": "reward"},
-    "unseen left out": {"unseen": "left out"},
-    "unseen left out, one short round": {"unseen": "left out", "rounds": 1, "diversity": 0.0, "exploration": 0.0},
-    "scaled replay": {"replay_slate": "scaled"},
-    "softmax replay": {"replay_slate": "softmax"},
-    "reward replay": {"replay_choice": "reward"},
-    "random replay": {"replay_choice": "random"},
-    "replay with the current query": {"replay_current": True},
-    "random replay with the current query": {"replay_current": True, "replay_choice": "random"},
-    "RMM, noise at test time": {**VARIANTS["rmm"].changes, "test_noise": True},
-    "global false positives": {"errors": "global"},
-    "persistent errors": {"errors": "persistent"},
-    "no diversity": {"diversity": 0.0},
-    "no exploration": {"exploration": 0.0},
-    "poor critic": {"precision": 40.0, "recall": 60.0},
-    "one round": {"rounds": 1},
-    "deep replay": {"replay_size": 7, "replay_weight": 0.3},
-    "RMM, three fresh slates": {"training_slates": "gumbel", "replay_size": 0},
-    "RMM, three fresh slates, noisy p": {"training_slates": "gumbel", "likelihood": "noisy"},
-    "random slates": {"training_slates": "random"},
-    "all candidates": {"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0},
-    "shuffled citations": {"errors": "shuffled"},
-    "side information": {"side": 0.4},
-    "side information above all": {"side": 5.0, "test_slate": "after"},
-    "side information, statistics reset": {"side": 0.2, "statistics": "reset"},
-    "p with a temperature": {"softmax_temperature": 0.3},
-    "Plackett-Luce with a temperature": {"likelihood": "plackett-luce", "softmax_temperature": 2.0},
-    "cross-entropy": {"objective": "softmax", "softmax_temperature": 0.2},
-    "contrastive": {"objective": "contrastive", "softmax_temperature": 0.2},
-    "pairs": {"objective": "logistic", "softmax_temperature": 0.2},
-    "cited first": {"objective": "plackett-luce", "softmax_temperature": 0.2},
-    "contrastive, unseen left out": {"objective": "contrastive", "unseen": "left out"},
-    "contrastive, all gold": {
-        "objective": "contrastive",
-        "training_slates": "all",
-        "rounds": 1,
-        "precision": 100.0,
-        "recall": 100.0,
-    },
-}
+TABLE = yaml.safe_load(Path(__file__).with_name("trajectories.yaml").read_text())
+
+
+def small(name="EAR", **changes):
+    """A configuration of the table, or an own one, at the size of these tests."""
+    options = {**TABLE[name], **changes}
+    variant = options.pop("variant", "ear_adapter")
+    return Config(**{**SMALL, **VARIANTS[variant].changes, **options})
 
 
 def problem(seed, queries=30, memories=60, depth=8, width=8, dtype=torch.float64):
     """Random unit embeddings; candidates overlap between queries, and some queries have no gold."""
     rng = torch.Generator().manual_seed(seed)
-    bank = torch.nn.functional.normalize(torch.randn(memories, width, generator=rng, dtype=dtype), dim=-1)
-    query = torch.nn.functional.normalize(torch.randn(queries, width, generator=rng, dtype=dtype), dim=-1)
+    bank = normalize(torch.randn(memories, width, generator=rng, dtype=dtype), dim=-1)
+    query = normalize(torch.randn(queries, width, generator=rng, dtype=dtype), dim=-1)
     index = torch.stack([torch.randperm(memories, generator=rng)[:depth] for _ in range(queries)])
     gold = torch.rand(queries, depth, generator=rng) < 0.2
     side = torch.rand(queries, depth, generator=rng, dtype=dtype)
@@ -115,21 +68,10 @@ def both(config, found, seeds, order, readable=None):
     for step in learner.train(order, uniforms):
         gradients = [W.grad.clone() for W in learner.adapter.parameters]
         steps.append((step, gradients, [W.detach().clone() for W in learner.adapter.parameters]))
-    plain = [
-        reference.train(
-            config,
-            found.query,
-            found.bank[found.index],
-            told[r],
-            order[r].tolist(),
-            named(uniforms, r),
-            *start[r],
-            global_rate=rates[r],
-            readable=None if readable is None else readable[r],
-            side=found.side,
-        )
-        for r in range(len(seeds))
-    ]
+    memory, plain = found.bank[found.index], []
+    for r, read in enumerate([None] * len(seeds) if readable is None else readable):
+        given = found.query, memory, told[r], order[r].tolist(), named(uniforms, r), *start[r]
+        plain.append(reference.train(config, *given, rates[r], read, found.side))
     return learner, steps, plain, rates, told
 
 
@@ -147,64 +89,59 @@ class Unreadable:
         return citations, self.readable[:, start : start + queries.shape[1], t]
 
 
-def assert_same(config, steps, plain, tolerance):
+def assert_same(steps, plain, tolerance=1e-9):
+    """Every choice of an update is the reference's; losses, gradients and adapters up to rounding."""
+    close = {"rtol": tolerance, "atol": tolerance}
     for r, expected in enumerate(plain):
         for number, (step, gradients, weights) in enumerate(steps):
-            first = step.seen - step.exploration.slates.shape[1]
-            for q in range(step.exploration.slates.shape[1]):
-                n = first + q
-                assert step.exploration.slates[r, q].tolist() == expected.slates[n], (number, q)
-                assert step.exploration.citations[r, q].tolist() == expected.citations[n], (number, q)
-                assert step.replayed[r, q].tolist() == expected.replayed[n], (number, q)
-                assert step.replay_slates[r, q].tolist() == expected.replay_slates[n], (number, q)
-            current, replay, _ = expected.losses[number]
-            assert step.current_loss[r].item() == pytest.approx(current, rel=tolerance, abs=tolerance)
-            assert step.replay_loss[r].item() == pytest.approx(replay, rel=tolerance, abs=tolerance)
-            for ours, theirs in zip(gradients, expected.gradients[number], strict=True):
-                torch.testing.assert_close(ours[r], theirs, rtol=tolerance, atol=tolerance)
-            for ours, theirs in zip(weights, expected.weights[number], strict=True):
-                torch.testing.assert_close(ours[r], theirs, rtol=tolerance, atol=tolerance)
+            batch = slice(step.seen - step.exploration.slates.shape[1], step.seen)
+            assert step.exploration.slates[r].tolist() == expected.slates[batch], number
+            assert step.exploration.citations[r].tolist() == expected.citations[batch], number
+            assert step.replayed[r].tolist() == expected.replayed[batch], number
+            assert step.replay_slates[r].tolist() == expected.replay_slates[batch], number
+            losses = step.current_loss[r].item(), step.replay_loss[r].item()
+            assert losses == pytest.approx(expected.losses[number][:2], rel=tolerance, abs=tolerance)
+            torch.testing.assert_close([W[r] for W in gradients], [*expected.gradients[number]], **close)
+            torch.testing.assert_close([W[r] for W in weights], [*expected.weights[number]], **close)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+def trained(config, found, seeds, order, dtype=torch.float64):
+    """Slates of training, Explorer-assisted slates of all queries, and the adapter's parameters."""
+    critic = SimulatedCritic(config, found.gold, calibration=order)
+    learner = Learner(config, found, critic, seeds, dtype)
+    slates = torch.cat([step.exploration.slates for step in learner.train(order)], 1)
+    queries = torch.arange(len(found.query)).expand(len(seeds), -1)
+    return slates, learner.retrieve(queries, explorer=True), *learner.adapter.parameters
+
+
+@pytest.mark.parametrize("name", TABLE)
 def test_trajectory_is_the_reference_s(name):
-    config = Config(**{**SMALL, **OPTIONS[name]})
+    config = small(name)
     found, seeds = problem(1), (3, 11)
-    order = orders(seeds, len(found.query), 50 * config.batch_size + (config.batch_size > 1))
+    order = orders(seeds, len(found.query), 30 * config.batch_size + (config.batch_size > 1))
     learner, steps, plain, rates, told = both(config, found, seeds, order)
-    assert len(steps) >= 50
-    assert_same(config, steps, plain, 1e-9)
+    assert len(steps) >= 30
+    assert_same(steps, plain)
 
     queries = torch.arange(len(found.query)).expand(len(seeds), -1)
     noise = randomness.draw(config, seeds, queries, config.depth, len(found.query), "test")
     for explorer in (False, True):
         slates = learner.retrieve(queries, explorer, noise)
-        for r in range(len(seeds)):
-            for x in range(len(found.query)):
-                expected = reference.retrieve(
-                    config,
-                    *plain[r].weights[-1],
-                    found.query[x],
-                    found.bank[found.index[x]],
-                    told[r, x],
-                    noise.critic[r, x],
-                    explorer,
-                    rates[r],
-                    noise.slate[r, x, 0],
-                    found.side[x],
-                )
-                assert slates[r, x].tolist() == expected
+        for r, x in product(range(len(seeds)), range(len(found.query))):
+            asked = found.query[x], found.bank[found.index[x]], told[r, x], noise.critic[r, x], explorer
+            drawn = rates[r], noise.slate[r, x, 0], found.side[x]
+            assert slates[r, x].tolist() == reference.retrieve(config, *plain[r].weights[-1], *asked, *drawn)
 
 
 @pytest.mark.parametrize("name", ["EAR", "RMM", "cited first", "reward replay", "statistics reset"])
 def test_equal_memories_tie_as_in_the_reference(name):
-    config = Config(**{**SMALL, **OPTIONS[name]})
+    config = small(name)
     found, seeds = problem(2), (3, 11)
     found.bank = found.bank[torch.arange(len(found.bank)) // 4 * 4]  # each embedding four times
     assert len(shared(found.bank, found.index).unique()) == len(found.bank) // 4
     order = orders(seeds, len(found.query), 40)
     _, steps, plain, _, _ = both(config, found, seeds, order)
-    assert_same(config, steps, plain, 1e-9)
+    assert_same(steps, plain)
 
 
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=12), st.integers(0, 2**32 - 1), st.sampled_from([32, 64]))
@@ -220,16 +157,20 @@ def test_scores_that_differ_by_rounding_alone_tie(steps, seed, bits):
 def test_fused_scores_and_gradients_are_the_plain_ones(normalise):
     rng = torch.Generator().manual_seed(0)
     query, memory, toward = (torch.randn(2, n, 6, generator=rng, dtype=torch.float64) for n in (3, 9, 3))
-    weights = [0.3 * torch.randn(2, 6, 6, generator=rng, dtype=torch.float64) for _ in range(2)]
-    adapter = Adapter(weights, normalise=normalise, dtype=torch.float64)
-    plain = [W.clone().requires_grad_() for W in weights]
-    toward = toward @ memory.mT  # any gradient of the scores
-    scores = adapter.score(query, memory)[0], plain_scores(*plain, query, memory, normalise)
+    start = 0.3 * torch.randn(2, 2, 6, 6, generator=rng, dtype=torch.float64)
+    adapter, toward = Adapter(start, normalise=normalise, dtype=torch.float64), toward @ memory.mT  # any gradient
+
+    def fused(W_q, W_m):
+        adapter.parameters = [W_q, W_m]
+        return adapter.score(query, memory)[0]
+
+    weights, gradients = [[W.clone().requires_grad_() for W in start] for _ in range(2)], []
+    scores = fused(*weights[0]), plain_scores(*weights[1], query, memory, normalise)
     torch.testing.assert_close(*scores, rtol=0, atol=1e-12)
-    for one in scores:
-        (one * toward).sum().backward()
-    for ours, theirs in zip(adapter.parameters, plain, strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-10)
+    for one, parameters in zip(scores, weights, strict=True):
+        gradients.append(torch.autograd.grad((one * toward).sum(), parameters))
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
+    assert torch.autograd.gradcheck(fused, weights[0])
 
 
 FIELDS = {
@@ -259,18 +200,18 @@ FIELDS = {
 @given(options=st.fixed_dictionaries({}, optional=FIELDS), masked=st.booleans(), seed=st.integers(0, 99))
 def test_any_combination_is_the_reference_s(options, masked, seed):
     assume(not (options.get("replay_current") and options.get("replay_choice") == "reward"))
-    config = Config(**{**SMALL, **options})
+    config = small(**options)
     found, seeds, length = problem(seed), (seed,), 13
     order = orders(seeds, len(found.query), length)
     rng = torch.Generator().manual_seed(seed)
     shown = config.depth if config.training_slates == "all" else config.slate_size
     readable = torch.rand(1, length, config.rounds, shown, generator=rng) < 0.6 if masked else None
     _, steps, plain, *_ = both(config, found, seeds, order, readable)
-    assert_same(config, steps, plain, 1e-9)
+    assert_same(steps, plain)
 
 
 def test_one_update_in_float32_is_the_reference_s():
-    config = Config(**{**SMALL, "optimizer": "sgd", "learning_rate": 1.0})
+    config = small(optimizer="sgd", learning_rate=1.0)
     found = problem(2, width=64)
     order = orders((5,), len(found.query), 8)
     single = SimpleNamespace(**{**vars(found), "query": found.query.float(), "bank": found.bank.float()})
@@ -284,36 +225,14 @@ def test_one_update_in_float32_is_the_reference_s():
 
 @pytest.mark.parametrize("name", ["EAR", "RMM", "random replay", "persistent errors", "global false positives"])
 def test_a_seed_is_the_same_alone_as_among_five(name):
-    config = Config(**{**SMALL, **OPTIONS[name]})
+    config = small(name)
     found, seeds = problem(3), (0, 1, 2, 3, 4)
     order = orders(seeds, len(found.query), 60)
 
-    def train(seeds, order):
-        critic = SimulatedCritic(config, found.gold, calibration=order)
-        learner = Learner(config, found, critic, seeds, torch.float64)
-        slates = [step.exploration.slates for step in learner.train(order)]
-        queries = torch.arange(len(found.query)).expand(len(seeds), -1)
-        return torch.cat(slates, 1), learner.retrieve(queries, explorer=True), learner.adapter.parameters[1]
-
-    among, alone = train(seeds, order), train((2,), order[[2]])
+    among, alone = trained(config, found, seeds, order), trained(config, found, (2,), order[[2]])
     assert torch.equal(among[0][2], alone[0][0])
     assert torch.equal(among[1][2], alone[1][0])
-    torch.testing.assert_close(among[2][2], alone[2][0], rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("normalise", [True, False])
-def test_gradient_of_the_scores_against_finite_differences(normalise):
-    rng = torch.Generator().manual_seed(0)
-    query = torch.randn(2, 3, 5, generator=rng, dtype=torch.float64)
-    memory = torch.randn(2, 7, 5, generator=rng, dtype=torch.float64)
-    start = 0.3 * torch.randn(2, 2, 5, 5, generator=rng, dtype=torch.float64)
-    adapter = Adapter(start, normalise=normalise, dtype=torch.float64)
-
-    def score(W_q, W_m):
-        adapter.parameters = [W_q, W_m]
-        return adapter.score(query, memory)[0]
-
-    assert torch.autograd.gradcheck(score, tuple(start.clone().requires_grad_().unbind()))
+    torch.testing.assert_close(among[3][2], alone[3][0], rtol=1e-12, atol=1e-14)
 
 
 FORMS = ("full", "low-rank", "diagonal", "query")
@@ -323,7 +242,7 @@ FORMS = ("full", "low-rank", "diagonal", "query")
 def test_an_untrained_adapter_ranks_as_the_retriever(kind):
     found = problem(4)
     similarity = torch.einsum("nd,nkd->nk", found.query, found.bank[found.index])
-    learner = Learner(Config(**SMALL, adapter=kind, learned_side=True), found, None, (0,), torch.float64)
+    learner = Learner(small(adapter=kind, learned_side=True), found, None, (0,), torch.float64)
     queries = torch.arange(len(found.query))[None]
     expected = similarity.argsort(-1, descending=True)[None, :, : SMALL["slate_size"]]
     assert torch.equal(learner.retrieve(queries), expected)
@@ -332,7 +251,7 @@ def test_an_untrained_adapter_ranks_as_the_retriever(kind):
 @pytest.mark.parametrize("kind", FORMS[1:])
 def test_an_adapter_of_another_form_learns_by_the_gradient_of_its_matrices(kind):
     """One plain step of its parameters is the chain rule over the gradient of the full matrices, here by hand."""
-    config = Config(**{**SMALL, "optimizer": "sgd", "learning_rate": 0.5, "adapter": kind, "rank": 2})
+    config = small(optimizer="sgd", learning_rate=0.5, adapter=kind, rank=2)
     found, seeds = problem(6), (0, 7)
     order = orders(seeds, len(found.query), 2)
     critic = SimulatedCritic(config, found.gold)
@@ -382,7 +301,7 @@ def test_a_low_rank_adapter_starts_at_the_scale_of_its_width(rank, dimension):
 @pytest.mark.parametrize("start", [0.0, 0.3])
 def test_a_learned_term_follows_its_gradient(start):
     """The weight w of side information: one plain step by finite differences of the loss, and scores that show it."""
-    config = Config(**{**SMALL, "replay_size": 0}, optimizer="sgd", learned_side=True, side_rate=0.5, side_start=start)
+    config = small(replay_size=0, optimizer="sgd", learned_side=True, side_rate=0.5, side_start=start)
     found = problem(7)
     order = orders((0,), len(found.query), 2)
     learner = Learner(config, found, SimulatedCritic(config, found.gold), (0,), torch.float64)
@@ -398,8 +317,8 @@ def test_a_learned_term_follows_its_gradient(start):
     assert learner.side_weight.item() == pytest.approx(start - 0.5 * slope, rel=1e-6)
     scores, *_ = learner._score(order)
     untold = learner.side_weight.detach() * found.side[order[0]]
-    torch.testing.assert_close(scores.detach()[0] - untold, learner.adapter.score(found.query[order], found.bank[None])[
-        0].detach()[0].gather(1, found.index[order[0]]))  # fmt: skip
+    bare, *_ = learner.adapter.score(found.query[order], found.bank[None])
+    torch.testing.assert_close(scores.detach()[0] - untold, bare.detach()[0].gather(1, found.index[order[0]]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -418,25 +337,21 @@ def test_a_listwise_loss_has_finite_gradients_whatever_was_cited(seed, K, kind):
 
 
 def test_side_information_without_weight_changes_no_bit():
-    config, seeds = Config(**SMALL), (0, 1)
+    config, seeds = small(), (0, 1)
     found = problem(5, dtype=torch.float32)
     order = orders(seeds, len(found.query), 40)
 
-    def train(side):
-        candidates = SimpleNamespace(**{**vars(found), "side": side})
-        learner = Learner(config, candidates, SimulatedCritic(config, found.gold), seeds)
-        slates = torch.cat([step.exploration.slates for step in learner.train(order)], 1)
-        queries = torch.arange(len(found.query)).expand(len(seeds), -1)
-        return slates, learner.retrieve(queries, explorer=True), *learner.adapter.parameters
-
-    without = train(None)
-    for side in (found.side, torch.full_like(found.side, torch.nan)):
-        assert all(torch.equal(one, other) for one, other in zip(train(side), without, strict=True))
+    nowhere = torch.full_like(found.side, torch.nan)
+    without, *others = (
+        trained(config, SimpleNamespace(**{**vars(found), "side": side}), seeds, order, torch.float32)
+        for side in (None, found.side, nowhere)
+    )
+    assert all(torch.equal(a, b) for other in others for a, b in zip(other, without, strict=True))
 
 
 def test_side_information_enters_the_value_of_a_candidate():
     """Eq. 7 by hand: nothing shown yet and nothing similar, so that the slate is the order of its first two terms."""
-    config = Config(**{**SMALL, "slate_size": 4, "relevance": 0.4, "side": 0.7, "diversity": 0.0})
+    config = small(slate_size=4, relevance=0.4, side=0.7, diversity=0.0)
     z, p = torch.tensor([0.9, 0.1, 0.5, 0.3]), torch.tensor([0.0, 1.0, 0.2, 0.6])
     value = [0.4 * 0.9, 0.4 * 0.1 + 0.7, 0.4 * 0.5 + 0.14, 0.4 * 0.3 + 0.42]
     nothing = torch.zeros(4)
@@ -448,6 +363,6 @@ def test_side_information_enters_the_value_of_a_candidate():
 def test_a_weight_without_scores_is_refused():
     found = SimpleNamespace(**{**vars(problem(5)), "side": None})
     with pytest.raises(ValueError, match=r"^side \(lambda_side = 0.3\): the candidates carry no scores"):
-        Learner(Config(**SMALL, side=0.3), found, None, (0,))
+        Learner(small(side=0.3), found, None, (0,))
     with pytest.raises(ValueError, match="learned_side: the candidates carry no scores; name a reranker"):
-        Learner(Config(**SMALL, learned_side=True), found, None, (0,))
+        Learner(small(learned_side=True), found, None, (0,))
