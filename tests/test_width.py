@@ -7,18 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_devices import found  # noqa: F401 (fixture)
+from test_devices import TRAINED, assert_same_steps, found, updates  # noqa: F401 (one is a fixture)
 from torch.nn.functional import normalize
 
-from earlib.core.config import VARIANTS, Config
-from earlib.core.critic import SimulatedCritic
-from earlib.core.learner import Learner
+from earlib.core.config import Config
 from earlib.data.candidates import Candidates
-from earlib.experiments import measures, runs, settings
+from earlib.experiments import runs, settings
 from earlib.experiments.settings import Setting
 
-SEEDS = (0, 1)
-TRAINED = [name for name, variant in VARIANTS.items() if variant.learns and not variant.changes.get("side")]
+SGD = {"optimizer": "sgd", "learning_rate": 1.0}  # large enough that the plain step moves slates, too
 
 
 @given(st.integers(1, 12), st.integers(0, 40), st.integers(0, 5))
@@ -45,38 +42,24 @@ def test_fewer_dimensions_are_refused(found):  # noqa: F811
         found.rotated(31)
 
 
-def learned(found, name, optimizer):  # noqa: F811
-    """Steps of a variant in float64, its slates for the other questions, and the learner."""
-    rate = {"sgd": 1.0, "adam": 0.001}[optimizer]  # large enough that the plain step moves slates, too
-    config = Config(**VARIANTS[name].changes, optimizer=optimizer, learning_rate=rate)
-    order = torch.stack([torch.from_numpy(np.random.default_rng(seed).permutation(120)) for seed in SEEDS])
-    learner = Learner(config, found, SimulatedCritic(config, found.gold), SEEDS, torch.float64)
-    steps = list(learner.train(order[:, :80]))
-    slates = learner.retrieve(order[:, 80:], VARIANTS[name].explorer)
-    return steps, slates, measures.measure(found, order[:, 80:], slates), learner
-
-
 @pytest.mark.parametrize("name", [name for name in TRAINED if name != "shuffled_citations"])
 def test_the_plain_gradient_step_learns_the_same_update_by_update(found, name):  # noqa: F811
-    plain, turned = learned(found, name, "sgd"), learned(found.rotated(96), name, "sgd")
-    for a, b in zip(plain[0], turned[0], strict=True):
-        assert (a.exploration.slates == b.exploration.slates).all() and (a.replayed == b.replayed).all()
-        torch.testing.assert_close(a.current_loss, b.current_loss, rtol=0, atol=1e-9)
-        torch.testing.assert_close(a.replay_loss, b.replay_loss, rtol=0, atol=1e-9)
-    assert (plain[1] == turned[1]).all() and np.array_equal(plain[2], turned[2])
-    assert plain[3].adapter.parameters[0].abs().max() > 1e-3  # and it did learn
+    plain, turned = (updates(one, name, seeds=(0, 1), **SGD) for one in (found, found.rotated(96)))
+    assert_same_steps(plain[1], turned[1])
+    assert (plain[2] == turned[2]).all() and np.array_equal(plain[3], turned[3])
+    assert plain[0].adapter.parameters[0].abs().max() > 1e-3  # and it did learn
 
 
 def test_under_adam_the_step_depends_on_the_axes(found):  # noqa: F811
-    plain, turned = learned(found, "ear_adapter", "adam"), learned(found.rotated(96), "ear_adapter", "adam")
-    parted = [(a.current_loss - b.current_loss).abs().max() for a, b in zip(plain[0], turned[0], strict=True)]
+    plain, turned = (updates(one, "ear_adapter", seeds=(0, 1))[1] for one in (found, found.rotated(96)))
+    parted = [(a.current_loss - b.current_loss).abs().max() for a, b in zip(plain, turned, strict=True)]
     assert parted[0] < 1e-9 < 1e-5 < parted[-1]
 
 
 def test_a_setting_asks_for_a_width_and_its_run_is_another(monkeypatch, tmp_path):
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
-    narrow, wide = Setting(dataset="toy", seeds=1, train_queries=8), Setting(dataset="toy", seeds=1, width=400)
-    wide = wide.model_copy(update={"train_queries": 8})
+    narrow = Setting(dataset="toy", seeds=1, train_queries=8)
+    wide = narrow.model_copy(update={"width": 400})
     assert settings.candidates_of(wide, 20).bank.shape[1] == 400
     sgd = Config(optimizer="sgd")
     assert np.array_equal(runs.run(narrow, sgd).adapter, runs.run(wide, sgd).adapter, equal_nan=True)
