@@ -147,7 +147,7 @@ class MemoryFolder:
             told = f"version {version}: expected {VERSION}; add the texts that it holds to a new memory"
             raise ValueError(f"{self.file}: {told}")
         with self._writing():
-            for setting in ("page_size = 16384", "journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+            for setting in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._pragma(setting)
             self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # makes the log's file
         self._files = {file: file.stat().st_ino for file in (self.file, self.path / f"{NAME}-wal")}
