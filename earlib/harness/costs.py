@@ -19,15 +19,7 @@ def took(totals):
 
 
 def estimated(folder, outcomes):
-    """Table of the requests that notebooks would make, a line each and in total, and of their cost.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the notes that the kernels left.
-    outcomes : list of runner.Outcome
-        A request counts once, in the first notebook that makes it.
-    """
+    """Table of the requests that notebooks noted in a folder; one of several notebooks counts in the first."""
     lines, total = [("notebook", "calls", "in the cache", "tokens in", "tokens out", "cost")], {}
     for plan, _, error in outcomes:
         file = folder / f"{plan.name}.jsonl"

@@ -40,23 +40,10 @@ def sources():
 
 
 def parameters(source):
-    """Pydantic model of the parameters cell, a field per line `name: type = default  # help`.
+    """Pydantic model of a notebook's parameters cell, a field per line `name: type = default  # help`.
 
-    Parameters
-    ----------
-    source : Path
-        A notebook.
-
-    Returns
-    -------
-    type[pydantic.BaseModel]
-        A field's title is its type as written, its description the help. Values are strict, except that an integer
-        may stand for a float and a scalar for a list of one.
-
-    Raises
-    ------
-    Unusable
-        If the file is not a notebook, or a line of that cell has no type or no literal value of that type.
+    A field's title is its type as written, its description the help. Values are strict, except that an integer may
+    stand for a float and a scalar for a list of one.
     """
     try:
         notebook = nbformat.read(source, as_version=4)
@@ -167,20 +154,7 @@ class Kernel(AsyncKernelManager):
 
 
 def execute(source, target, parameters, environment, asker=None, bar=False):
-    """Run a notebook in a kernel of its own; its standard error is shown as it comes.
-
-    Parameters
-    ----------
-    source, target : Path
-        The notebook, and the executed one, which is written cell by cell.
-    parameters : dict
-    environment : dict of str to str
-        Variables for the kernel.
-    asker : str, optional
-        By which `kill_kernels` knows the kernel.
-    bar : bool
-        Whether to show the progress on a terminal.
-    """
+    """Run a notebook in a kernel of its own, which `kill_kernels` knows by its asker; write it cell by cell."""
     kernel = Kernel(kernel_name="python3", transport_encryption="auto")
     kernel.environment = environment
     RUNNING[kernel] = asker

@@ -78,13 +78,7 @@ def _file(name):
 
 
 def load_profile(name):
-    """Read a profile and check it as far as is possible without the notebooks.
-
-    Raises
-    ------
-    Unusable
-        If there is no such profile, or its file is malformed; the message names file and field.
-    """
+    """Read a profile and check it as far as is possible without the notebooks."""
     known = [file.stem for file in paths.profiles().glob("*.yaml")]
     if name not in known:
         raise _unknown("profile", name, known)
@@ -115,27 +109,10 @@ def chosen(names, known):
 
 
 def make_plans(names, profile_name, own):
-    """Check a request in full and say what it will run.
+    """Check a request in full and return its plans; every mistake in it raises Unusable before anything runs.
 
-    Parameters
-    ----------
-    names : list of str
-        Ids of notebooks, or a group of them: one of `GROUPS`.
-    profile_name : str
-    own : dict of str to str
-        Parameters of the command line, as typed. Each goes to every notebook that has it.
-
-    Returns
-    -------
-    list of Plan
-        A notebook whose parameters differ from the profile's, where it has a grid from the first combination of its
-        values, gets a name of its own.
-
-    Raises
-    ------
-    Unusable
-        For an unknown notebook, profile, parameter, dataset or encoder, a value of the wrong type or out of range,
-        or a notebook that cannot be read; one that is not asked for may be unreadable.
+    A notebook whose parameters differ from the profile's, where it has a grid from the first combination of its values,
+    gets a name of its own. A notebook that is not asked for may be unreadable.
     """
     known, profile, models = notebooks.sources(), load_profile(profile_name), {}
     wanted = chosen(names, known)
@@ -228,12 +205,9 @@ def _given(notebook, model, profile, file):
 
 
 def own_names(profile_name):
-    """Names of all results that a profile makes by itself, in the order in which they are made.
+    """Names and parameters of all results that a profile makes by itself, in the order in which they are made.
 
-    Returns
-    -------
-    dict of str to dict
-        The parameters by name; those of a profile that cannot be used are unknown, and its names the notebooks'.
+    Parameters of a profile that cannot be used are unknown, and its names the notebooks'.
     """
     try:
         return {plan.name: plan.parameters for plan in make_plans(["all"], profile_name, {})}

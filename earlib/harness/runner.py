@@ -39,18 +39,10 @@ class Outcome(NamedTuple):
 class Runner:
     """Runs plans, and can be stopped at any moment without touching older results.
 
-    Parameters
-    ----------
-    jobs : int
-        Notebooks at a time on this machine.
-    environment : dict of str to str, optional
-        Further variables for all kernels of this machine.
-    estimates : Path, optional
-        A folder: no language model is asked and nothing is published or kept; what each notebook would ask is noted
-        there, in a file of its name.
-    client : distributed.Client, optional
-        Its workers, which need not share a disk with this machine, run the notebooks. Those that ask a language model
-        or read the records of others run here, where the ledger, the kept replies and the records are.
+    Notebooks run here, `jobs` at a time, in kernels with further variables (`environment`). Those of a dask `client`
+    need not share a disk with this machine; what asks a language model or reads the records of others runs here, where
+    the ledger, the kept replies and the records are. With a folder for `estimates` no language model is asked and
+    nothing is published; each notebook's requests are noted there, in a file of its name.
     """
 
     def __init__(self, jobs=1, environment=None, estimates=None, client=None):
@@ -58,17 +50,9 @@ class Runner:
         self.begun, self.tasks, self.stopped, self.watch = {}, set(), threading.Event(), None
 
     def run(self, plans):
-        """Run all plans, also after one of them failed; those that read the records of others start last.
+        """Run all plans, also after one of them failed, those that read the records of others last.
 
-        Returns
-        -------
-        list of Outcome
-            In the order in which they were started.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            After Ctrl-C, when every kernel is gone.
+        Ctrl-C raises KeyboardInterrupt when every kernel is gone.
         """
         if self.client is not None:
             from earlib.harness.machines import Watch  # here because it brings torch, which takes seconds
@@ -177,15 +161,7 @@ def execute(plan, source, work, environment, estimates=None, asker=None, bar=Fal
 
 
 def execute_on_worker(plan, content, topic):
-    """Run a notebook on a worker, which need not have it, in a folder that is gone afterwards.
-
-    Returns
-    -------
-    files : dict of str to bytes
-        The files that the run left, by path in its folder.
-    error : str or None
-        Why it failed.
-    """
+    """Run a notebook on a worker, which need not have it; return the files that it left, by path, and why it failed."""
     folder, error = paths.build() / plan.profile, None
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{plan.name}.", dir=folder, ignore_cleanup_errors=True) as work:
