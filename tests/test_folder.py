@@ -307,6 +307,16 @@ def test_a_memory_whose_files_were_replaced_is_refused_its_changes(tmp_path, gon
         assert len(again) == 6
 
 
+def test_a_memory_that_is_dropped_unclosed_lets_its_folder_go(tmp_path):
+    held = made(5)
+    held.save(tmp_path)
+    held.add(["last"])
+    del held
+    gc.collect()
+    with EARMemory.load(tmp_path, encoder) as again:
+        assert len(again) == 6
+
+
 def test_a_last_change_that_diverges_had_not_taken_effect(tmp_path):
     """A kill between the folder's change and the failing update leaves a change that no update can be made of."""
     held = made(20, preset(depth=5, learning_rate=1e30))

@@ -120,8 +120,10 @@ class MemoryFolder:
             told = "cannot be written; a memory keeps its changes in its folder: copy it to where it can be written"
             raise PermissionError(errno.EACCES, f"{path}: {told}, and choose that")
         with self._reading():
-            self._connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
+            self._connection = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
         self._lock = os.open(path, os.O_RDONLY)
+        self._unlock = weakref.finalize(self, os.close, self._lock)  # also of a memory that is dropped unclosed
+        self._unlock.atexit = False
         OPEN.add(self)
         try:
             self._claim(create)
@@ -232,7 +234,7 @@ class MemoryFolder:
         """Let others open the folder."""
         OPEN.discard(self)
         self._connection.close()
-        os.close(self._lock)
+        self._unlock()
 
     def _change(self, number, kind, plain, arrays, expected):
         """Kind and arguments of a change that was read."""
@@ -305,7 +307,7 @@ def _valid(kind, values, where):
 def _unlock_in_child() -> None:
     """Let a forked process not keep a folder locked once its parent has ended."""
     for folder in OPEN:
-        os.close(folder._lock)
+        folder._unlock()
 
 
 os.register_at_fork(after_in_child=_unlock_in_child)
