@@ -27,6 +27,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,15 +69,6 @@ def made():
     index = torch.randint(BANK, (QUERIES, DEPTH), generator=rng)
     gold = torch.rand(QUERIES, DEPTH, generator=rng) < 0.1
     return SimpleNamespace(query=query, bank=bank, index=index, gold=gold, scopes=["made"] * QUERIES)
-
-
-def problems():
-    """Candidates that are measured on, by name."""
-    try:
-        yield "LoCoMo", settings.candidates_of(LOCOMO, DEPTH)
-    except OSError as error:
-        print(f"LoCoMo is left out: {error}")
-    yield "random", made()
 
 
 def core(config, found, order, uniforms):
@@ -244,24 +236,28 @@ def adapter_only(searched, query, weights):
     return index[large_banks.rerank(query[None], memory[None], weights, SLATE)[0]]
 
 
+def in_turn(works, queries, before=lambda: None):
+    """Seconds of each work for each query, one after another, `[queries, works]`."""
+    taken = []
+    for one, work in product(queries, works):
+        before()
+        taken.append(timed(lambda: work(one))[0])  # noqa: B023 (called at once)
+    return np.reshape(taken, (len(queries), len(works)))
+
+
 def warm(path, query, weights, repeat):
     """Seconds to sum the numbers of a file that is in the cache, and to retrieve from it, in turn, `[repeat, 2]`."""
     bank = banks.Bank(path)
     words = bank.rows.view(torch.int64)
     works = [lambda one: words.sum(), lambda one: adapter_only(bank, one, weights)]
-    taken = [[timed(lambda: work(one))[0] for work in works] for one in (query[0], *query[:repeat])]  # noqa: B023
-    return taken[1:]  # the first one warms
+    in_turn(works, query[:1])
+    return in_turn(works, query[:repeat])
 
 
 def cold(path, query, weights, repeat):
     """Seconds to read a file that is not in the cache, and to retrieve from it, in turn, `[repeat, 2]`."""
-    works = [lambda one: read(path), lambda one: adapter_only(banks.Bank(path), one, weights)]
-    taken, left = [], []
-    for one in query[:repeat]:
-        taken.append([])
-        for work in works:
-            left.append(forget(path))
-            taken[-1].append(timed(lambda: work(one))[0])  # noqa: B023
+    works, left = [lambda one: read(path), lambda one: adapter_only(banks.Bank(path), one, weights)], []
+    taken = in_turn(works, query[:repeat], lambda: left.append(forget(path)))
     print(f"before each cold run at most {100 * max(left):.1f} % of the file was still in the cache")
     return taken
 
@@ -278,7 +274,7 @@ def time_large_banks(options):
     ):
         taken = time_both(path, query, weights, repeat)
         reading, searching = np.median(taken, axis=0)
-        share = np.median([one / other for one, other in taken])
+        share = np.median(taken[:, 0] / taken[:, 1])
         print(f"{told}; medians of {len(taken)}, in turn")
         line("reading", f"{reading:.3f}", "s", f"{size / reading / 1e9:.2f} GB/s")
         line("exact adapter-only retrieval", f"{searching:.3f}", "s", f"{size / searching / 1e9:.2f} GB/s")
@@ -344,8 +340,11 @@ def live_memory(experiences=1000):
 
 def core_and_stages(options):
     """All that is measured without an option."""
-    for name, found in problems():
-        measure(name, found, options)
+    try:
+        measure("LoCoMo", settings.candidates_of(LOCOMO, DEPTH), options)
+    except OSError as error:
+        print(f"LoCoMo is left out: {error}")
+    measure("random", made(), options)
     first_stage(options)
     long_benchmark(options)
     try:

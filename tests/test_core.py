@@ -1,6 +1,6 @@
 """The batched core against the plain transcription of the paper, along whole trajectories."""
 
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal, get_args, get_origin
@@ -58,8 +58,15 @@ def both(config, found, seeds, order, readable=None):
     shuffled = config.errors == "shuffled"
     told = randomness.shuffled(found.gold, seeds) if shuffled else found.gold.repeat(len(seeds), 1, 1)
     critic = SimulatedCritic(config, told, calibration=order if config.errors == "global" else None)
-    asked = critic if readable is None else Unreadable(critic, readable, config.batch_size)
-    learner = Learner(config, found, asked, seeds, found.bank.dtype)
+    calls = count()
+
+    def ask(queries, slates, uniforms):  # batch by batch, round by round
+        citations, every = critic(queries, slates, uniforms)
+        batch, t = divmod(next(calls), config.rounds)
+        first = batch * config.batch_size
+        return citations, every if readable is None else readable[:, first : first + queries.shape[1], t]
+
+    learner = Learner(config, found, ask, seeds, found.bank.dtype)
     uniforms = randomness.draw(config, seeds, order, found.index.shape[1], len(found.query), "train")
     start = [[W[r].detach().clone() for W in learner.adapter.parameters] for r in range(len(seeds))]
     rates = critic.rate.flatten().tolist() if config.errors == "global" else [None] * len(seeds)
@@ -72,20 +79,6 @@ def both(config, found, seeds, order, readable=None):
         given = found.query, memory, told[r], order[r].tolist(), named(uniforms, r), *start[r]
         plain.append(reference.train(config, *given, rates[r], read, found.side))
     return learner, steps, plain, rates, told
-
-
-class Unreadable:
-    """A critic some of whose citations cannot be read; called batch by batch, round by round."""
-
-    def __init__(self, critic, readable, batch_size):
-        self.critic, self.readable, self.batch_size, self.calls = critic, readable, batch_size, 0
-
-    def __call__(self, queries, slates, uniforms):
-        batch, t = divmod(self.calls, self.readable.shape[2])
-        self.calls += 1
-        start = batch * self.batch_size
-        citations, _ = self.critic(queries, slates, uniforms)
-        return citations, self.readable[:, start : start + queries.shape[1], t]
 
 
 def assert_same(steps, plain, tolerance=1e-9):
