@@ -56,7 +56,7 @@ class AdaptedScores(torch.autograd.Function):
         query, memory, u_q, u_m, length_q, length_m, scores = ctx.saved_tensors
         along = g / (length_q * length_m.unsqueeze(1)) if ctx.normalise else g
         grad_u_q = _product(along, u_m, torch.empty_like(query))
-        shrink = g * scores if ctx.normalise else None
+        shrink = g * scores
         if ctx.normalise:
             grad_u_q -= u_q * (shrink.sum(-1, keepdim=True) / length_q.square())
         grad_q, grad_m = query.new_empty(2, len(query), query.shape[2], query.shape[2])

@@ -76,7 +76,8 @@ def select_slate(
     torch.Tensor
         Candidate indices in the order of selection, `[..., s]`; of equal candidates the retriever's first.
     """
-    return _compose(config, *_weighted(config, scores, gram, side), shown, cited)
+    relevance, penalties = _weighted(config, scores, gram, side)
+    return _compose(config, relevance, penalties, shown, cited)
 
 
 def _weighted(config, scores, gram, side):
@@ -130,16 +131,16 @@ def explore(
     Exploration
     """
     shown, cited = torch.zeros_like(scores), torch.zeros_like(scores)
-    unknown, weighted = torch.zeros_like(scores), _weighted(config, scores, gram, side)
+    unknown, (relevance, penalties) = torch.zeros_like(scores), _weighted(config, scores, gram, side)
     none = scores.new_zeros(*scores.shape[:-1], 0, config.slate_size)
     slates, citations, readable = [none.long()], [none.long()], [none.bool()]
     for t in range(rounds):
-        statistics = (shown, cited) if config.statistics == "kept" else (unknown, unknown)
-        slate = _compose(config, *weighted, *statistics)
+        pulls, feedback = (shown, cited) if config.statistics == "kept" else (unknown, unknown)
+        slate = _compose(config, relevance, penalties, pulls, feedback)
         citation, mask = ask(t, slate)
         weight = mask.to(scores.dtype)
         shown = shown.scatter_add(-1, slate, weight)
         cited = cited.scatter_add(-1, slate, weight * citation)
         for kept, new in ((slates, slate), (citations, citation), (readable, mask)):
             kept.append(new.unsqueeze(-2))
-    return Exploration(*(torch.cat(parts, -2) for parts in (slates, citations, readable)), shown, cited)
+    return Exploration(torch.cat(slates, -2), torch.cat(citations, -2), torch.cat(readable, -2), shown, cited)

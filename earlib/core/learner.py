@@ -143,16 +143,18 @@ class Learner:
         place = place.view(R, n, -1)
         scores = scores.gather(-1, place)
         if self.config.learned_side:
+            assert self.side is not None
             scores = scores + self.side_weight[:, None, None] * self.side[queries]
         return scores, adapted, length, place
 
     def _side(self, queries):
         """Side information of the Explorer on queries `[R, n]`, `[R, n, K]`; None where it has no weight."""
-        return self.side[queries] if self.config.side else None
+        return self.side[queries] if self.side is not None and self.config.side else None
 
     def _ask(self, queries, uniforms):
         """The critic as the Explorer calls it: `(round, slates) -> (citations, readable)`."""
-        return lambda t, slates: self.critic(queries, slates, uniforms.critic[:, :, t])
+        assert (critic := self.critic) is not None
+        return lambda t, slates: critic(queries, slates, uniforms.critic[:, :, t])
 
     def _explore(self, queries, scores, similarity, uniforms):
         """The T slates of training (lines 3-6), and the Gumbel noise `[R, Q, T, K]` of RMM's, else None."""
@@ -249,8 +251,9 @@ class Learner:
         if not scores.isfinite().all():
             raise FloatingPointError(f"the adapter diverged: scores are not finite; lower learning_rate in {config}")
         if not explorer:
-            noise = gumbel(uniforms.slate[:, :, 0]).to(self.dtype) if noisy else 0
-            return best(scores + noise, config.slate_size)
+            if noisy and uniforms is not None and uniforms.slate is not None:
+                scores = scores + gumbel(uniforms.slate[:, :, 0]).to(self.dtype)
+            return best(scores, config.slate_size)
         similarity, side, ask = gram(adapted, length, place), self._side(queries), self._ask(queries, uniforms)
         if config.test_slate == "after":  # the feedback of all T rounds: cited first, then by score
             found = explore(config, scores, similarity, ask, config.rounds, side)

@@ -29,7 +29,7 @@ def gumbel(uniforms: Tensor) -> Tensor:
 def shared(bank: Tensor, index: Tensor) -> Tensor:
     """Rows of a bank `[M, d]`, each replaced by the first with its embedding: equal texts share a score."""
     rows = index.unique()
-    first, seen = torch.arange(len(bank)), {}
+    first, seen = torch.arange(len(bank)), dict[bytes, int]()
     for row, embedding in zip(rows.tolist(), bank[rows].cpu().numpy(), strict=True):
         first[row] = seen.setdefault(embedding.tobytes(), row)
     return first.to(index.device)[index]

@@ -25,7 +25,7 @@ class Uniforms(NamedTuple):
 
     def part(self, start: int, stop: int) -> "Uniforms":
         """The uniforms of positions `start` to `stop`."""
-        return Uniforms(*(None if u is None else u[:, start:stop] for u in self))
+        return Uniforms(self.critic[:, start:stop], *(None if u is None else u[:, start:stop] for u in self[1:]))
 
 
 def generator(seed: int, purpose: str, *step: int) -> np.random.Generator:
@@ -81,7 +81,7 @@ def live(config, seed: int, step: int, depth: int) -> Uniforms:
 def _shapes(config, N, depth, training):
     """Shapes of the uniforms for N queries of a replica, in the order in which they are drawn."""
     noisy = config.rounds if training and config.training_slates != "explorer" else 1
-    shapes = {"critic": (N, config.rounds, depth), "slate": (N, noisy, depth)}
+    shapes: dict[str, tuple] = {"critic": (N, config.rounds, depth), "slate": (N, noisy, depth)}
     if training and config.replay_size:
         shapes["replay"] = (N, config.replay_size, depth)
         shapes["choice"] = (N, config.replay_size)

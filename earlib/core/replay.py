@@ -25,14 +25,13 @@ class ExperienceBuffer:
 
     def __init__(self, config, query: Tensor, replicas: int, depth: int, rounds: int):
         self.config, self.rounds, self.size = config, rounds, 0
-        floats = {"dtype": query.dtype, "device": query.device}
         if config.replay_choice == "similarity":
             unit = F.normalize(query.double(), dim=-1)
             self.similarity = unit @ unit.T
         self.queries = torch.zeros(replicas, 0, dtype=torch.int64, device=query.device)
-        self.shown = torch.zeros(replicas, 0, depth, **floats)
-        self.cited = torch.zeros(replicas, 0, depth, **floats)
-        self.reward = torch.zeros(replicas, 0, **floats)
+        self.shown = query.new_zeros(replicas, 0, depth)
+        self.cited = query.new_zeros(replicas, 0, depth)
+        self.reward = query.new_zeros(replicas, 0)
 
     def add(self, queries: Tensor, shown: Tensor, cited: Tensor) -> None:
         """Store one experience a query (Algorithm 3, lines 10 to 13): numbers `[R, Q]`, statistics `[R, Q, K]`."""
