@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from earlib.llm.client import Client
 from earlib.llm.critic import LLMCritic
 
 
-def by_model(client: Client, tokens: int) -> Callable[..., LLMCritic]:
+def by_model(client: Any, tokens: int) -> Callable[..., LLMCritic]:
     """Make a language model the critic of a memory: it answers from the memories shown and cites those it used.
 
     Parameters
