@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -245,13 +246,22 @@ def test_fingerprint_follows_content(small):
 
 
 def test_static_retriever_on_locomo_is_calibrated():
+    """On the turns of two conversations; on all of LoCoMo, which take minutes to encode, with the full profile."""
     if not any((folder / "locomo10.json").is_file() for folder in paths.data_folders()):
         pytest.skip(f"no locomo10.json in {' or '.join(map(str, paths.data_folders()))}; set EARLIB_DATA to its folder")
-    found = retrieve(benchmarks.load("locomo"), "minilm", 20)
+    locomo = benchmarks.load("locomo")
+    number, expected = 1536, ((5, 32.1, 41.7), (20, 48.9, 62.0))
+    if os.environ.get("HYPOTHESIS_PROFILE") != "full":
+        number, expected = 231, ((5, 32.9, 41.1), (20, 51.1, 62.8))
+        scopes = list(dict.fromkeys(query.scope for query in locomo.queries))[:2]
+        memories = (one for one in locomo.memories if one.scope in scopes and one.store == "dialogue")
+        queries = (query for query in locomo.queries if query.scope in scopes)
+        locomo = dataclasses.replace(locomo, memories=tuple(memories), queries=tuple(queries))
+    found = retrieve(locomo, "minilm", 20)
     asked = found.gold_count > 0
-    assert int(asked.sum()) == 1536
+    assert int(asked.sum()) == number
     gold, count = found.gold[asked].int().cumsum(-1), found.gold_count[asked]
-    for k, recall, hitrate in ((5, 32.1, 41.7), (20, 48.9, 62.0)):
+    for k, recall, hitrate in expected:
         assert 100 * (gold[:, k - 1] == count).double().mean() == pytest.approx(recall, abs=0.2)
         assert 100 * (gold[:, k - 1] > 0).double().mean() == pytest.approx(hitrate, abs=0.2)
 
