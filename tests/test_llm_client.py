@@ -200,6 +200,15 @@ def test_an_endpoint_that_is_not_there_is_named():
         Client("m", url, max_retries=0).ask(questions(50))
 
 
+def test_the_tenth_failure_in_a_row_stops_a_run_and_the_ninth_does_not(stored):
+    with ScriptedServer([says("x")] * 3, rule=lambda body: error(500, "down")) as server:
+        asker = Client("m", server.url, concurrency=1, max_retries=0)
+        with pytest.warns(UserWarning, match="9 of 12 requests failed"):
+            asker.ask(questions(12))
+        with pytest.raises(ConnectionError, match="10 failures in a row"):
+            asker.ask(questions(13))  # three are kept, ten fail
+
+
 def test_failures_in_a_row_stop_the_run_and_the_next_one_goes_on(stored):
     with ScriptedServer([says("x")] * 30, rule=lambda body: error(500, "down")) as server:
         asker = Client("m", server.url, concurrency=4, max_retries=0)
