@@ -1,9 +1,21 @@
-# Everything runs in .venv, which is made, or brought up to requirements.lock, when a target needs it.
+# Everything runs in VENV, which is made, or brought up to requirements.lock, when a target needs it: by uv where that is
+# installed, else by pip. VENV=active is the environment of the shell. Read by GNU make from 3.81 on.
 PROFILE ?= laptop
 ARGS ?=
+VENV ?= .venv
+# The first of these that fits makes VENV; all of them gave the committed numbers (3.14 was never run).
+INTERPRETER ?= python3 python python3.11 python3.12 python3.13 python3.14
 
-PYTHON := .venv/bin/python
-STAMP := .venv/installed
+UV := $(shell command -v uv 2>/dev/null)
+ACTIVE := $(or $(VIRTUAL_ENV),$(filter-out $(if $(filter base,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX)),$(CONDA_PREFIX)))
+ifeq ($(VENV)$(ACTIVE),active)
+$(error VENV=active: no environment is active but conda's base at most, which is left alone; activate another one, \
+or leave VENV out)
+endif
+PREFIX := $(if $(filter active,$(VENV)),$(ACTIVE),$(VENV))
+PYTHON := $(PREFIX)/bin/python
+STAMP := $(PREFIX)/installed
+INSTALL := $(if $(UV),$(UV) pip install --python $(PYTHON),$(PYTHON) -m pip install)
 LLM_STAMP := .venv-llm/installed
 EXTRAS_STAMP := .venv-extras/installed
 NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/*.ipynb))))
@@ -17,7 +29,7 @@ $(PYTHON) -m ruff check .
 $(PYTHON) -m ruff format --check .
 endef
 
-.PHONY: help reproduce extensions estimate test check test-processors llm test-llm test-integrations data report lab bench lock clean $(NOTEBOOKS)
+.PHONY: help reproduce extensions estimate test check test-core test-pythons test-processors llm test-llm test-integrations data report lab bench lock clean FORCE $(NOTEBOOKS)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
@@ -52,9 +64,15 @@ test: $(STAMP) ## check style, run the tests, and run the committed notebooks ag
 
 check: $(STAMP) ## in a minute: style, contracts, types, the tests of the core and of the loaders
 	$(STYLE)
-	.venv/bin/lint-imports --no-cache
+	$(PREFIX)/bin/lint-imports --no-cache
 	$(PYTHON) -m mypy
 	$(TEST) $(CHECKED) $(ARGS)
+
+test-core: $(STAMP) ## the tests of the core and of the loaders alone
+	$(TEST) $(CHECKED) $(ARGS)
+
+test-pythons: $(STAMP) ## these on every other supported Python of this machine, each in an environment of its own
+	$(PYTHON) tests/pythons.py
 
 test-processors: $(STAMP) ## the committed notebooks once more under every setting of processor and matrix library
 	EARLIB_TEST_PROCESSORS=1 $(TEST) tests/test_notebooks.py -k processor $(ARGS)
@@ -72,9 +90,13 @@ lab: $(STAMP) ## open the notebooks in JupyterLab; what they write goes to build
 bench: $(STAMP) ## time the batched core against the plain transcription, two workers against one process
 	$(PYTHON) tests/bench.py $(ARGS)
 
-lock: $(STAMP) ## write the versions in .venv to requirements.lock
-	$(PYTHON) -m pip freeze --all --exclude pip --exclude earlib > .venv/frozen
-	(sed -n '/^#/p' requirements.lock; sed 's/+.*//' .venv/frozen) > .venv/lock && mv .venv/lock requirements.lock
+# Without the CUDA packages of torch: the builds that need them bring them, the others would gain gigabytes.
+lock: ## resolve requirements.lock again for every supported Python and system (needs uv; keeps what still fits)
+	@test -n "$(UV)" || { echo "make lock needs uv: pip install uv, in an environment of its own" >&2; exit 1; }
+	@mkdir -p build && cp requirements.lock build/resolved.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header --extra paper --extra test pyproject.toml --output-file build/resolved.lock
+	(sed -n '/^#/p' requirements.lock; sed '/^cuda-/d; /^nvidia-/d; /^triton=/d; /^#/d' build/resolved.lock) > build/requirements.lock
+	mv build/requirements.lock requirements.lock
 
 clean: ## remove what can be made again, except environments and results
 	rm -rf build cache earlib.egg-info .pytest_cache .ruff_cache .mypy_cache
@@ -83,16 +105,23 @@ clean: ## remove what can be made again, except environments and results
 # The stamp goes first and comes back last, so that an install that failed is never taken for a whole one.
 $(STAMP): requirements.lock pyproject.toml
 	@rm -f $@
-	@fits='import pip, sys; sys.exit(sys.version_info[:2] != (3, 11))'; \
-	if ! $(PYTHON) -c "$$fits" 2>/dev/null; then \
-	    for python in python3.11 python3 python ''; do $$python -c "$$fits" 2>/dev/null && break; done; \
-	    if [ -z "$$python" ]; then \
-	        echo "earlib needs Python 3.11, but none of python3.11, python3 and python is one: install it" >&2; exit 1; \
+	@supported='import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))'; \
+	if ! $(PYTHON) -c "$$supported$(if $(UV),,; import pip)" 2>/dev/null; then \
+	    if [ $(VENV) = active ]; then \
+	        echo "earlib needs Python 3.11 to 3.14, and pip or uv, but $(PYTHON) has not" >&2; exit 1; \
 	    fi; \
-	    $$python -m venv --clear .venv; \
+	    for python in $(INTERPRETER) ''; do \
+	        $$python -c "$$supported$(if $(UV),,; import ensurepip)" 2>/dev/null && break; \
+	    done; \
+	    if [ -z "$$python" ]; then \
+	        echo "earlib needs Python 3.11 to 3.14 with venv, and none of these is one: $(INTERPRETER)." >&2; \
+	        echo "Get one by \`uv python install 3.13\`, \`pyenv install 3.13\` or \`conda create -n earlib python=3.13\`" >&2; \
+	        echo "(on Debian and Ubuntu venv is the package python3-venv), then make INTERPRETER=its-path" >&2; exit 1; \
+	    fi; \
+	    $(if $(UV),$(UV) venv --quiet --clear --python "$$(command -v $$python)",$$python -m venv --clear) $(VENV); \
 	fi
-	$(PYTHON) -m pip install --requirement requirements.lock
-	$(PYTHON) -m pip install --no-deps --no-build-isolation --editable .
+	$(INSTALL) --requirement requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # In an environment of its own: it is built from source, which takes minutes, and brings a web server.
@@ -105,5 +134,12 @@ $(LLM_STAMP): requirements-llm.lock $(STAMP)
 # Beside the environment, not in it: these bring forty packages that nothing else needs.
 $(EXTRAS_STAMP): requirements-extras.lock $(STAMP)
 	@rm -rf .venv-extras
-	$(PYTHON) -m pip install --no-deps --target .venv-extras --requirement requirements-extras.lock
+	$(INSTALL) --no-deps --target .venv-extras --requirement requirements-extras.lock
 	@touch $@
+
+# Anything else is for the runner, which knows the notebooks and names those with a similar name.
+%: $(STAMP) FORCE
+	@$(PYTHON) -m earlib.run $@ --profile $(PROFILE) $(ARGS) || { echo "(\`make help\` lists the targets)" >&2; exit 2; }
+
+# Not these, which make tries to bring up to date first.
+Makefile requirements.lock requirements-llm.lock requirements-extras.lock pyproject.toml: ;

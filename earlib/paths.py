@@ -1,7 +1,9 @@
 """Where everything lies: the only module that knows a folder, and the one way to write a file.
 
-Every location can be moved by an environment variable; none depends on the current directory, so that a
-notebook finds the same files under papermill, nbval and JupyterLab.
+In a checkout, everything lies in its folder. In an installed wheel, the notebooks and profiles lie in the package;
+results, unfinished work, data and weights go to the folder that the program was started in, and what can be computed
+again to the user's cache folder. Every location can be moved by an environment variable. In a checkout none depends on
+the current directory, so that a notebook finds the same files under papermill, nbval and JupyterLab.
 """
 
 import os
@@ -9,7 +11,11 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(os.environ.get("EARLIB_ROOT") or Path(__file__).resolve().parent.parent)
+import platformdirs
+
+_PACKAGE = Path(__file__).resolve().parent
+INSTALLED = (_PACKAGE / "notebooks").is_dir()  # a wheel: a checkout has them beside the package
+ROOT = Path(os.environ.get("EARLIB_ROOT") or (Path.cwd() if INSTALLED else _PACKAGE.parent))
 
 
 def _folder(variable, default):
@@ -18,7 +24,7 @@ def _folder(variable, default):
 
 def cache():
     """Folder of everything that can be computed again: embeddings and runs (`EARLIB_CACHE`)."""
-    return _folder("EARLIB_CACHE", "cache")
+    return _folder("EARLIB_CACHE", platformdirs.user_cache_path("earlib", False) if INSTALLED else "cache")
 
 
 def results():
@@ -27,18 +33,18 @@ def results():
 
 
 def reference():
-    """Folder of the committed results that new ones are compared with; never moved."""
-    return ROOT / "results"
+    """Folder of the committed results that new ones are compared with; never moved. A wheel has none."""
+    return (_PACKAGE if INSTALLED else ROOT) / "results"
 
 
 def records():
     """Folder of finished records, for what draws on the results of others (`EARLIB_RECORDS`): the committed ones."""
-    return _folder("EARLIB_RECORDS", reference())
+    return _folder("EARLIB_RECORDS", results() if INSTALLED else reference())
 
 
 def notebooks():
     """Folder of the notebooks' sources."""
-    return ROOT / "notebooks"
+    return (_PACKAGE if INSTALLED else ROOT) / "notebooks"
 
 
 def profiles():

@@ -68,5 +68,5 @@ def test_llamaindex_gets_what_the_memory_returns(memory):
 )
 def test_without_the_package_the_extra_is_named(monkeypatch, memory, made_of, package, extra):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"pip install -e '\.\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install 'earlib\[{extra}\]'"):
         made_of(memory)

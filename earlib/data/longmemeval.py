@@ -8,11 +8,13 @@ by question, and equal texts are one object, so that it is never in memory whole
 import re
 from pathlib import Path
 
-import ijson
-
+from earlib import extra
 from earlib.data.benchmarks import Benchmark, Memory, Query, turn_text
 from earlib.data.download import FILES, fetch
 from earlib.data.fields import Fields
+
+with extra("paper"):
+    import ijson
 
 FILE = "longmemeval_s_cleaned.json"
 ORIGINAL = "longmemeval_s.json"

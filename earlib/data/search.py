@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import faiss
 import numpy as np
 import torch
 
@@ -95,6 +94,8 @@ def scan(block, query, count):
 
     The library multiplies float16 without a copy in float32, which makes it as fast as reading.
     """
+    import faiss
+
     count = min(count, len(block))
     products, places = np.full(count, -np.inf, np.float32), np.full(count, -1, np.int64)
     quantizer = faiss.ScalarQuantizer(block.shape[1], faiss.ScalarQuantizer.QT_fp16)

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 import yaml
 from scipy.stats import permutation_test, ttest_1samp, ttest_ind
 
-from earlib import paper
+from earlib import extra, paper
 from earlib.core import randomness
 from earlib.core.adapter import Adapter
 from earlib.core.ordering import best
 from earlib.data.encoders import encode
+
+with extra("paper"):
+    import pandas as pd
 
 DIAGNOSTIC = Path(__file__).parent.parent / "data" / "diagnostic.yaml"
 KINDS = ("episodic", "semantic")

@@ -15,13 +15,15 @@ from contextlib import suppress
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
-import openai
 from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 
-from earlib import paths
+from earlib import extra, paths
 from earlib.llm import Reply, Request
 from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached, Usage
 from earlib.llm.replies import ReplyStore, reply_key
+
+with extra("llm"):
+    import openai
 
 OPENAI = "https://api.openai.com/v1"
 DOUBLINGS = 4  # of the token budget of a reply that spent it without any text

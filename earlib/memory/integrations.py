@@ -3,6 +3,8 @@
 What these packages return carries the memory's id, so that feedback can be given about it.
 """
 
+from earlib import extra
+
 
 def as_langchain(memory, k=5):
     """A LangChain retriever (the extra `langchain`).
@@ -20,14 +22,12 @@ def as_langchain(memory, k=5):
 
     Raises
     ------
-    ImportError
+    ModuleNotFoundError
         If the package is not installed; the extra that brings it is named.
     """
-    try:
+    with extra("langchain"):
         from langchain_core.documents import Document
         from langchain_core.retrievers import BaseRetriever
-    except ImportError as error:
-        raise ImportError(f"as_langchain: {error}; pip install -e '.[langchain]' in the folder of earlib") from error
 
     class EARRetriever(BaseRetriever):
         """Ranks by an `EARMemory`."""
@@ -57,14 +57,12 @@ def as_llamaindex(memory, k=5):
 
     Raises
     ------
-    ImportError
+    ModuleNotFoundError
         If the package is not installed; the extra that brings it is named.
     """
-    try:
+    with extra("llamaindex"):
         from llama_index.core.retrievers import BaseRetriever
         from llama_index.core.schema import NodeWithScore, TextNode
-    except ImportError as error:
-        raise ImportError(f"as_llamaindex: {error}; pip install -e '.[llamaindex]' in the folder of earlib") from error
 
     class EARRetriever(BaseRetriever):
         """Ranks by an `EARMemory`."""

@@ -8,9 +8,10 @@ paper prints its numbers cannot be read from them.
 from fractions import Fraction
 from math import ceil, floor
 
-import pandas as pd
+from earlib import extra, paper
 
-from earlib import paper
+with extra("paper"):
+    import pandas as pd
 
 COUNTED = ("recall@5", "hitrate@5", "j")  # F1 is a fraction already for one question
 RUNS = int(paper.value("runs", table="tab02", metric="runs"))

@@ -27,7 +27,7 @@ def _compared(record, tolerance):
     try:
         reference = load(record["id"], record["profile"], paths.reference())
     except FileNotFoundError:
-        return ["no reference for these parameters"]
+        return ["a wheel has no results to compare with" if paths.INSTALLED else "no reference for these parameters"]
     versions = [one["provenance"].get("packages", {}).get("earlib") for one in (reference, record)]
     for kind, there, here in (("profile", reference["profile"], record["profile"]), ("version", *versions)):
         if there != here:

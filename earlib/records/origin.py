@@ -12,7 +12,8 @@ def provenance(dataset, encoder, **more):
     """Fingerprints of the data and the encoder, package versions, and the commit of the source.
 
     `commit` is the last one that touched `earlib/` or `notebooks/` (a record cannot name the commit that contains it),
-    "<hash> and local changes" if they were changed since, None without git. Nothing else of machine or time is kept.
+    "<hash> and local changes" if they were changed since, None without git or outside a checkout. Nothing else of
+    machine or time is kept.
 
     Parameters
     ----------
@@ -43,6 +44,8 @@ def _commit():
         command = ["git", "-C", str(paths.ROOT), *arguments, "--", "earlib", "notebooks"]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
 
+    if paths.INSTALLED:  # a repository around the current folder is another's
+        return None
     try:
         return git("log", "-1", "--format=%H") + (" and local changes" if git("status", "--porcelain") else "") or None
     except (OSError, subprocess.SubprocessError):
