@@ -16,6 +16,7 @@ import torch
 from test_memory import WIDTH, answers, edit_snapshot, encoder, kept, made, preset, text, told
 
 from earlib.memory import EARMemory, stored_memory
+from earlib.memory.folder import Feedback
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +288,7 @@ def test_a_forked_process_changes_nothing(tmp_path):
         assert again.ids() == held.ids()
 
 
-@pytest.mark.parametrize("gone", ["folder", "memory.sqlite", "memory.sqlite-wal"])
+@pytest.mark.parametrize("gone", ["folder", "memory.sqlite", "memory.sqlite-wal", "memory.lock"])
 def test_a_memory_whose_files_were_replaced_is_refused_its_changes(tmp_path, gone):
     held, place = made(5), tmp_path / "m"
     held.save(place)
@@ -297,7 +298,7 @@ def test_a_memory_whose_files_were_replaced_is_refused_its_changes(tmp_path, gon
     else:
         (place / gone).unlink()
     for call in (lambda: held.add(["lost"]), lambda: held.save(place)):
-        with pytest.raises(OSError, match="cannot write .*m/memory.sqlite.*: it was removed or replaced.*save to ano"):
+        with pytest.raises(OSError, match="cannot write .*m/memory.*: it was removed or replaced.*save to ano"):
             call()
     assert len(held) == 5
     held.save(tmp_path / "other")
@@ -322,7 +323,7 @@ def test_a_last_change_that_diverges_had_not_taken_effect(tmp_path):
     held = made(20, preset(depth=5, learning_rate=1e30))
     held.save(tmp_path)
     change = {"query": "a", "vector": encoder(["a"], "query")[0], "slates": [[0, 1]], "labels": [[True, False]]}
-    held._folder.append("feedback", change)
+    held._folder.append(Feedback(**change))
     held.close()
     again = EARMemory.load(tmp_path, encoder)
     assert again._state.learner.known == 0 and again._folder.changes == 0

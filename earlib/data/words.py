@@ -7,20 +7,23 @@ Scores are those of the `bm25s` package, Lucene's variant with its usual constan
 with f the occurrences of t in m, n_t the memories that contain t, l_m the words of m and l their mean.
 """
 
+import re
 from collections import Counter
 
-import bm25s
 import numpy as np
+from bm25s.stopwords import STOPWORDS_EN
 
 from earlib.core.replay import grown
 
 K1, B = 1.5, 0.75
+_WORD, _STOP = re.compile(r"\b\w\w+\b"), frozenset(STOPWORDS_EN)
 _NONE = np.zeros((2, 0), np.int32)
 
 
 def content_words(texts):
-    """The words of each text, as lists, without English stop words and single letters."""
-    return bm25s.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
+    """The words of each text, as lists, without English stop words and single letters: those of `bm25s.tokenize`."""
+    words = (_WORD.findall(text.lower()) for text in texts)
+    return [[word for word in one if word not in _STOP] for one in words]
 
 
 class Words:
@@ -40,15 +43,17 @@ class Words:
         start, stop = self._rows, self._rows + len(added)
         lengths = grown(self._lengths, start, stop)
         lengths[start:stop] = [len(one) for one in added]
+        flat = [word for one in added for word in one]
+        number = {word: at for at, word in enumerate(dict.fromkeys(flat))}
+        place = np.array([number[word] for word in flat], np.int64) * (stop + 1)
+        places, counts = np.unique(place + np.repeat(np.arange(start, stop), lengths[start:stop]), return_counts=True)
+        rows, ends = places % (stop + 1), np.searchsorted(places, np.arange(1, len(number) + 1) * (stop + 1)).tolist()
         new = {}
-        for row, one in enumerate(added, start):
-            for word, count in Counter(one).items():
-                new.setdefault(word, []).append((row, count))
-        for word, pairs in new.items():
+        for word, first, last in zip(number, [0, *ends], ends, strict=False):
             stored, size = self._postings.get(word, (_NONE, 0))
-            stored = grown(stored, size, size + len(pairs), axis=1, least=2)
-            stored[:, size : size + len(pairs)] = np.transpose(pairs)
-            new[word] = stored, size + len(pairs)
+            stored = grown(stored, size, size + last - first, axis=1, least=2)
+            stored[:, size : size + last - first] = rows[first:last], counts[first:last]
+            new[word] = stored, size + last - first
         # Nothing above takes effect before these lines: texts that cannot be indexed leave the index as it was.
         self._postings.update(new)
         self._lengths, self._rows = lengths, stop

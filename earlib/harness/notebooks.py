@@ -182,7 +182,9 @@ def kill_kernels(asker=None):
     for kernel in kernels:
         if kernel.provisioner is not None and kernel.provisioner.pid:
             try:
-                os.kill(kernel.provisioner.pid, signal.SIGKILL)
+                os.kill(
+                    kernel.provisioner.pid, getattr(signal, "SIGKILL", signal.SIGTERM)
+                )  # Windows has one way to end
             except ProcessLookupError:
                 continue
     return len(kernels)

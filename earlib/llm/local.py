@@ -89,7 +89,7 @@ class Server:
         began, log = time.monotonic(), paths.build() / f"{self.name}.log"
         options = {"model": file, "model_alias": self.name, "host": HOST, "port": urlsplit(self.address).port}
         options |= {"n_ctx": CONTEXT, "seed": 0}
-        command = [paths.model_server() / "bin" / "python", "-c", _SERVER]
+        command = [paths.model_server() / ("Scripts" if os.name == "nt" else "bin") / "python", "-c", _SERVER]
         command += [text for key, value in options.items() for text in (f"--{key}", str(value))]
         with open(log, "wb") as written:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=written, stderr=written)

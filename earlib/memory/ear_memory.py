@@ -24,6 +24,7 @@ from earlib.core.explorer import explore
 from earlib.core.ordering import best
 from earlib.data.encoders import sequence
 from earlib.memory.critics import query_critic
+from earlib.memory.folder import Add, Feedback, Remove
 from earlib.memory.snapshot import Found, check_present
 from earlib.memory.stored_memory import StoredMemory
 from earlib.memory.validation import (
@@ -67,22 +68,20 @@ class EARMemory(StoredMemory):
     """
 
     def __len__(self) -> int:
-        return self._state.size
+        return self._state.now.size
 
     def __contains__(self, id: object) -> bool:
-        now = self._state.now
-        valid = isinstance(id, ID_TYPES) and not isinstance(id, bool)
-        return now is not None and valid and now.place(id) is not None
+        return isinstance(id, ID_TYPES) and not isinstance(id, bool) and self._state.now.place(id) is not None
 
     @property
     def weight(self) -> float:
         """Weight of the score by words beside the adapter's; learned, from the configuration's start."""
-        return self._state.now.weight if self._state.now else self.config.side_start
+        return self._state.now.weight
 
     def ids(self) -> list[Id]:
         """List the ids of all memories, in the order in which they were added."""
         now = self._state.now
-        return [now.ids[row] for row in np.flatnonzero(now.alive).tolist()] if now else []
+        return [now.ids[row] for row in np.flatnonzero(now.alive).tolist()]
 
     def get(self, id: Id) -> str:
         """Return the text of a memory; a ValueError if no memory has this id."""
@@ -122,11 +121,10 @@ class EARMemory(StoredMemory):
         vectors = self._encode.memories(list(place), self._state.now)
 
         def change():
-            if self._state.now:  # another thread may have added the same texts meanwhile
-                self._state.now.copy_stored(list(place), vectors)
+            self._state.now.copy_stored(list(place), vectors)  # another thread may have added the same texts meanwhile
             ids = range(self._state.next, self._state.next + len(texts)) if given is None else given
             each, times = vectors[[place[text] for text in texts]], [time.time()] * len(texts)
-            self._change("add", texts=texts, ids=list(ids), vectors=each, times=times)
+            self._change(Add(texts=texts, ids=list(ids), vectors=each, times=times))
             return list(ids)
 
         return self._write(change)
@@ -147,7 +145,7 @@ class EARMemory(StoredMemory):
         """
         ids = check_ids(ids)
         if ids:
-            self._write(lambda: self._change("remove", ids=ids))
+            self._write(lambda: self._change(Remove(ids=ids)))
 
     def retrieve(self, query: str, k: int = 5) -> list[Found]:
         """Return the memories that are ranked first for a query; no critic calls, and nothing changes.
@@ -172,7 +170,7 @@ class EARMemory(StoredMemory):
             If the query is no string or holds half of a surrogate pair, or k is no whole number from 1 on.
         """
         query, k, now = check_query(query), check_whole_number(k, "k", 1), self._state.now
-        if now is None or not now.size:
+        if not now.size:
             return []
         vector = self._encode.query(query)
         rows, side = now.candidates(query, vector, self.config.depth, self.by_words)
@@ -192,7 +190,7 @@ class EARMemory(StoredMemory):
     def candidates(self, query: str) -> list[Id]:
         """List the ids of the K candidates that are ranked for a query, in the order of the first stage."""
         query, now = check_query(query), self._state.now
-        if now is None or not now.size:
+        if not now.size:
             return []
         rows, _ = now.candidates(query, self._encode.query(query), self.config.depth, self.by_words)
         return [now.ids[row] for row in rows.tolist()]
@@ -265,7 +263,7 @@ class EARMemory(StoredMemory):
             If the adapter would diverge; it stays as it was.
         """
         query, now, config = check_query(query), self._state.now, self.config
-        if now is None or not now.size:
+        if not now.size:
             raise ValueError("reflect: the memory is empty; expected at least one memory")
         if self.critic is None:
             raise ValueError("critic: expected one, to be asked about the Explorer's slates")
@@ -299,7 +297,7 @@ class EARMemory(StoredMemory):
                 for pair in zip(present, labels, strict=True)
             ]
             if any(id is not None for slate in present for id in slate):
-                self._change("feedback", query=query, vector=vector, slates=present, labels=known)
+                self._change(Feedback(query=query, vector=vector, slates=present, labels=known))
             pairs = zip(sum(present, []), sum(known, []), strict=True)
             return len({id for id, label in pairs if label is not None})
 

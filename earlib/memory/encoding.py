@@ -45,9 +45,9 @@ class MemoryEncoder:
             raise ValueError("encoder: expected embeddings that are finite and not 0; check the texts")
         return vectors / length
 
-    def memories(self, texts: list[str], now: Snapshot | None) -> np.ndarray:
+    def memories(self, texts: list[str], now: Snapshot) -> np.ndarray:
         """Return embeddings of distinct texts, `[n, d]` float16; those that are stored already are the stored ones."""
-        rows = now.rows_of_texts(texts) if now else np.zeros(len(texts), np.int64)
+        rows = now.rows_of_texts(texts)
         new = np.flatnonzero(rows == 0)
         if len(new) == len(texts):
             return self(texts, "memory").astype(np.float16)

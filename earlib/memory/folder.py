@@ -5,28 +5,27 @@ one transaction, so that a kill or a power cut at any moment leaves the old snap
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import sqlite3
 import time
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import safetensors.numpy
 import safetensors.torch
 import torch
+from filelock import FileLock, SoftFileLock, Timeout
 from pydantic import Field, ValidationError, model_validator
 
 from earlib.core.config import Checked, Config
 
-NAME, VERSION, APPLICATION = "memory.sqlite", 3, 0x45415221  # "EAR!", which SQLite keeps in the file's header
-OWN = {NAME + ending for ending in ("", "-wal", "-shm", "-journal")}
+NAME, LOCK, VERSION, APPLICATION = "memory.sqlite", "memory.lock", 3, 0x45415221  # "EAR!", in the file's header
+OWN = {LOCK, *(NAME + ending for ending in ("", "-wal", "-shm", "-journal"))}
 SCHEMA = {
     "state": "plain TEXT NOT NULL, sha256 TEXT NOT NULL",
     "memories": "position INTEGER PRIMARY KEY, id TEXT NOT NULL, text TEXT NOT NULL, vector BLOB NOT NULL, "
@@ -68,8 +67,6 @@ class State(Checked):
 
 
 class Add(Checked, arbitrary_types_allowed=True):
-    """A change, like the next two, with the arguments of `MemoryState.add`."""
-
     texts: list[str]
     ids: list[int | str]
     times: list[float]
@@ -87,15 +84,17 @@ class Feedback(Checked, arbitrary_types_allowed=True):
     labels: list[list[bool | None]]
 
 
-KINDS = {"add": Add, "remove": Remove, "feedback": Feedback}
-OPEN: weakref.WeakSet["MemoryFolder"] = weakref.WeakSet()
+Change = Add | Remove | Feedback
+KINDS: dict[str, type[Change]] = {"add": Add, "remove": Remove, "feedback": Feedback}
+Memories = tuple[list, list[str], list[float], np.ndarray]  # ids, texts and times of all, and their embeddings [M, d]
+Read = TypeVar("Read", bound=Checked)
 
 
 class MemoryFolder:
     """The folder of one memory, which no other memory may have open at the same time.
 
-    The folder itself is locked, since a lock file could be deleted. Raises ValueError if it holds no memory or
-    something else, BlockingIOError if it is open already, and OSError if it cannot be written.
+    Raises ValueError if it holds no memory or something else, BlockingIOError if it is open already, and OSError if it
+    cannot be written.
 
     Attributes
     ----------
@@ -121,23 +120,37 @@ class MemoryFolder:
             raise PermissionError(errno.EACCES, f"{path}: {told}, and choose that")
         with self._reading():
             self._connection = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
-        self._lock = os.open(path, os.O_RDONLY)
-        self._unlock = weakref.finalize(self, os.close, self._lock)  # also of a memory that is dropped unclosed
-        self._unlock.atexit = False
-        OPEN.add(self)
+        self._lock = FileLock(path / LOCK, thread_local=False)  # let go in a forked process, and with this object
         try:
-            self._claim(create)
+            self._claim()
+            self._open(create)
         except BaseException:
             self.close()
             raise
 
-    def _claim(self, create: bool) -> None:
-        """Lock the folder, and refuse a database that is no memory's."""
+    def _claim(self) -> None:
+        """Lock the folder; a system without locks of its own writes the holder into the file instead."""
+        file, marked = self.path / LOCK, isinstance(self._lock, SoftFileLock)
+        told = f"{self.path}: open in another memory; close() that one first, or choose another folder"
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock.acquire(blocking=False)
+            if marked or not file.stat().st_size:
+                return
+            self._lock.release()
+            told = f"{file}: a lock of another system, where a memory may have the folder open; close() that one first"
+        except Timeout:
+            pass
         except OSError as error:
-            told = f"{self.path}: open in another memory; close() that one first, or choose another folder"
-            raise BlockingIOError(error.errno, told) from None
+            raise OSError(error.errno, f"cannot lock {file}: {error}; choose a folder on a local disk") from error
+        holder = ""
+        with suppress(OSError):  # it is gone by now, or cannot be read while it is locked
+            holder = " of ".join(file.read_text(errors="replace").split()[:2])
+        if marked or holder:
+            told += f" ({LOCK} names process {holder or 'none'}; if no such process is running, remove that file)"
+        raise BlockingIOError(errno.EAGAIN, told)
+
+    def _open(self, create: bool) -> None:
+        """Refuse a database that is no memory's, and let every later change be on the disk once it is made."""
         with self._reading():
             tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             [(application,), (version,)] = (self._pragma("application_id"), self._pragma("user_version"))
@@ -152,17 +165,18 @@ class MemoryFolder:
             for setting in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._pragma(setting)
             self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # makes the log's file
-        self._files = {file: file.stat().st_ino for file in (self.file, self.path / f"{NAME}-wal")}
+        files = (self.path / LOCK, self.file, self.path / f"{NAME}-wal")
+        self._files = {file: file.stat().st_ino for file in files}
 
-    def write(self, plain: dict, memories: Iterable[tuple], tensors: dict[str, torch.Tensor]) -> None:
+    def write(self, plain: dict, memories: Memories, tensors: dict[str, torch.Tensor]):
         """Replace the snapshot, and drop the changes behind it.
 
         Parameters
         ----------
         plain : dict
             As `State`, without what `memories` holds.
-        memories : iterable of tuple
-            Id, text, time and embedding of each (`[d]` float16, as bytes).
+        memories : tuple
+            Ids, texts and times of all, and their embeddings, `[M, d]` float16.
         tensors : dict of torch.Tensor
 
         Raises
@@ -170,59 +184,66 @@ class MemoryFolder:
         OSError
             If it cannot be written; the snapshot and changes of before stay.
         """
-        state = json.dumps(plain, ensure_ascii=False)
-        memories = [(str(id) if isinstance(id, int) else json.dumps(id), *rest) for id, *rest in memories]
+        ids, texts, times, bank = memories
+        ids, state = [json.dumps(id) for id in ids], json.dumps(plain, ensure_ascii=False)
+        vectors, width = bank.tobytes(), bank.itemsize * bank.shape[1]
+        rows = zip(
+            ids, texts, times, (vectors[at : at + width] for at in range(0, len(vectors), width or 1)), strict=True
+        )
         contents = [(name, safetensors.torch.save({name: tensors[name]})) for name in sorted(tensors)]
-        with self._writing(), self._transaction():
+        with self._transaction():
             execute, many = self._connection.execute, self._connection.executemany
             for table, columns in SCHEMA.items():
                 execute(f"DROP TABLE IF EXISTS {table}")
                 execute(f"CREATE TABLE {table} ({columns})")
-            many("INSERT INTO memories (id, text, created_at, vector) VALUES (?, ?, ?, ?)", memories)
+            many("INSERT INTO memories (id, text, created_at, vector) VALUES (?, ?, ?, ?)", rows)
             many("INSERT INTO tensors VALUES (?, ?)", contents)
-            execute("INSERT INTO state VALUES (?, ?)", (state, snapshot_checksum(state, memories, contents)))
+            stored = snapshot_checksum(state, (ids, texts, times), vectors, contents)
+            execute("INSERT INTO state VALUES (?, ?)", (state, stored))
             execute(f"PRAGMA application_id = {APPLICATION}")
             execute(f"PRAGMA user_version = {VERSION}")
         self.changes = 0
         with suppress(sqlite3.Error):  # the snapshot is on the disk already; else the next checkpoint moves it
             self._pragma("wal_checkpoint(TRUNCATE)")  # leaves no text of before in the log
 
-    def read(self) -> tuple[State, np.ndarray, dict[str, torch.Tensor], list[tuple[str, dict]]]:
-        """Return the snapshot (plain part, embeddings `[M, d]`, tensors) and the changes since, with their kinds.
+    def read(self) -> tuple[State, np.ndarray, dict[str, torch.Tensor], list[Change]]:
+        """Return the snapshot (plain part, embeddings `[M, d]`, tensors) and the changes since.
 
         Raises ValueError if something is damaged or missing; the file and the field or change are named.
         """
         with self._reading():
-            state, memories, tensors, changes = (
+            [(plain, expected)], memories, contents, changes = (
                 self._connection.execute(query).fetchall() for query in (STATE, MEMORIES, TENSORS, CHANGES)
             )
-            [(plain, expected)] = state
-            if snapshot_checksum(plain, memories, tensors) != expected:
+            *columns, each = zip(*memories, strict=True) if memories else ((), (), (), ())
+            vectors = bytearray().join(each)
+            if snapshot_checksum(plain, columns, vectors, contents) != expected:
                 raise ValueError("the checksum of its snapshot does not fit")
-            plain = json.loads(plain)
-            loaded = {name: safetensors.torch.load(content)[name] for name, content in tensors}
-            ids, texts, times, vectors = zip(*memories, strict=True) if memories else ((), (), (), ())
-            plain |= {"ids": json.loads(f"[{','.join(ids)}]"), "texts": list(texts), "times": list(times)}
-        state = _valid(State, plain, f"{self.file}: state")
-        if any(len(vector) != 2 * (state.dimension or 0) for vector in vectors):
-            raise ValueError(f"{self.file}: vector: expected {state.dimension} float16; put a copy of it there")
-        bank = np.frombuffer(bytearray().join(vectors), np.float16).reshape(len(vectors), state.dimension or 0)
+            ids, texts, times = columns
+            fields = {"ids": json.loads(f"[{','.join(ids)}]"), "texts": list(texts), "times": list(times)}
+            fields |= json.loads(plain)
+            tensors = {name: safetensors.torch.load(content)[name] for name, content in contents}
+        state = _valid(State, fields, f"{self.file}: state")
+        width = state.dimension or 0
+        if any(len(vector) != 2 * width for vector in each):
+            raise ValueError(f"{self.file}: vector: expected {width} float16; put a copy of it there")
         self.changes = len(changes)
-        return state, bank, loaded, [self._change(*change) for change in changes]
+        bank = np.frombuffer(vectors, np.float16).reshape(len(each), width)
+        return state, bank, tensors, [self._change(*change) for change in changes]
 
-    def append(self, kind: str, change: dict) -> None:
+    def append(self, change: Change) -> None:
         """Put one change on the disk; it is there when this returns, and if this raises an OSError it is not."""
-        arrays = {name: value for name, value in change.items() if isinstance(value, np.ndarray)}
-        plain = {name: value for name, value in change.items() if name not in arrays}
-        values = (kind, json.dumps(plain, ensure_ascii=False), safetensors.numpy.save(arrays))
+        arrays = {name: value for name, value in change if isinstance(value, np.ndarray)}
+        plain = json.dumps(change.model_dump(exclude=set(arrays)), ensure_ascii=False)
+        values = (type(change).__name__.lower(), plain, safetensors.numpy.save(arrays))
         row = (self.changes + 1, *values, checksum(*values), time.time())
-        with self._writing(), self._transaction():
+        with self._transaction():
             self._connection.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", row)
         self.changes += 1
 
     def drop(self) -> None:
         """Take the last change back, which could not be made."""
-        with self._writing(), self._transaction():
+        with self._transaction():
             self._connection.execute("DELETE FROM changes WHERE number = ?", (self.changes,))
         self.changes -= 1
 
@@ -232,19 +253,21 @@ class MemoryFolder:
 
     def close(self) -> None:
         """Let others open the folder."""
-        OPEN.discard(self)
         self._connection.close()
-        self._unlock()
+        if self._lock.is_locked:
+            with suppress(
+                OSError
+            ):  # no process has to read what an empty file is for; some systems remove it themselves
+                (self.path / LOCK).unlink()
+            self._lock.release()
 
     def _change(self, number, kind, plain, arrays, expected):
-        """Kind and arguments of a change that was read."""
         where = f"{self.place(number)} of {self.changes}"
         if checksum(kind, plain, arrays) != expected:
             raise ValueError(f"{where} is damaged (its checksum does not fit); put a copy of the file there")
         if kind not in KINDS:
             raise ValueError(f"{where}: kind: expected one of {', '.join(KINDS)}, found {kind!r}")
-        valid = _valid(KINDS[kind], json.loads(plain) | safetensors.numpy.load(arrays), where)
-        return kind, {name: getattr(valid, name) for name in KINDS[kind].model_fields}
+        return _valid(KINDS[kind], json.loads(plain) | safetensors.numpy.load(arrays), where)
 
     def _pragma(self, statement):
         return self._connection.execute(f"PRAGMA {statement}").fetchone()
@@ -256,7 +279,7 @@ class MemoryFolder:
             if not file.exists() or file.stat().st_ino != inode:
                 told = "was removed or replaced while the memory had it open; save to another folder"
                 raise OSError(errno.ESTALE, f"cannot write {file}: it {told}")
-        with self._connection:
+        with self._writing(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield
 
@@ -276,7 +299,7 @@ class MemoryFolder:
             raise ValueError(f"{self.file}: damaged ({error}); put a copy of it there") from None
 
 
-def checksum(*parts: str | bytes) -> str:
+def checksum(*parts: str | bytes | bytearray) -> str:
     """SHA-256 (hex) of some values, each behind its length."""
     digest = hashlib.sha256()
     for part in parts:
@@ -286,14 +309,13 @@ def checksum(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def snapshot_checksum(plain: str, memories: list[tuple], tensors: list[tuple]) -> str:
-    """Checksum of a snapshot's rows, as `MEMORIES` and `TENSORS` read them."""
-    ids, texts, times, vectors = zip(*memories, strict=True) if memories else ((), (), (), ())
-    columns = json.dumps([ids, texts, times, [name for name, _ in tensors]])
-    return checksum(plain, columns, b"".join(vectors), *(content for _, content in tensors))
+def snapshot_checksum(plain: str, columns, vectors: bytes | bytearray, tensors: list[tuple]) -> str:
+    """Checksum of a snapshot: ids, texts and times of its memories are the columns, all embeddings are one value."""
+    named = json.dumps([*columns, [name for name, _ in tensors]])
+    return checksum(plain, named, vectors, *(content for _, content in tensors))
 
 
-def _valid(kind, values, where):
+def _valid(kind: type[Read], values: dict, where: str) -> Read:
     """Check what was read; a ValueError names the place, the field and what was expected."""
     try:
         return kind.model_validate(values)
@@ -302,12 +324,3 @@ def _valid(kind, values, where):
         field = ".".join(map(str, first["loc"])) or kind.__name__
         told = f"{where}: {field}: {first['msg']} ({error.error_count()} in all); put a copy of the folder there"
         raise ValueError(told) from None
-
-
-def _unlock_in_child() -> None:
-    """Let a forked process not keep a folder locked once its parent has ended."""
-    for folder in OPEN:
-        folder._unlock()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)

@@ -23,7 +23,10 @@ class Preset(NamedTuple):
 PRESETS: dict[str, Preset] = {
     # The best known on LoCoMo, chosen on training questions. On those a fixed weight of words between 0.3 and 0.5 ranks
     # best; it starts there and is learned in large steps, since words may mislead on questions of another kind.
-    "best": Preset(Config(**ASSIMILATION, **HYBRID, learning_rate=1e-4, batch_size=1, side_start=0.4), words=True),
+    "best": Preset(
+        Config.model_validate({**ASSIMILATION, **HYBRID, "learning_rate": 1e-4, "batch_size": 1, "side_start": 0.4}),
+        words=True,
+    ),
     # The paper's EAR with two departures: a memory in use learns from each query as it comes, and the update rule is
     # the package's Adam, where the paper prints a plain gradient step (optimizer = "sgd").
     "paper": Preset(Config(batch_size=1), words=False),

@@ -108,7 +108,8 @@ class Snapshot(NamedTuple):
         scores, adapted, length = self.adapter.score(query[None, None], memory[None])
         if not scores.isfinite().all():
             raise FloatingPointError("the adapter diverged: scores are not finite; lower the learning rate")
-        scores, first = scores + self.weight * side.to(dtype), {}
+        scores = scores + self.weight * side.to(dtype)
+        first: dict[str, int] = {}
         twin = [first.setdefault(self.texts[row], at) for at, row in enumerate(rows.tolist())]
         return scores[..., twin], adapted, length
 
@@ -131,8 +132,8 @@ class Snapshot(NamedTuple):
         return moved, number
 
 
-def check_present(now: Snapshot | None, ids, name: str = "ids") -> None:
+def check_present(now: Snapshot, ids, name: str = "ids") -> None:
     for id in ids:
-        if now is None or now.place(id) is None:
+        if now.place(id) is None:
             raise ValueError(f"{name}: {id!r}: expected the id of a memory, and none has it (it may be removed)")
     check_distinct(ids)

@@ -10,7 +10,7 @@ from earlib.core.explorer import tallied
 from earlib.core.replay import grown
 from earlib.data.candidates import of_largest
 from earlib.data.words import Words
-from earlib.memory.folder import State
+from earlib.memory.folder import Add, Change, Feedback, Memories, Remove, State
 from earlib.memory.online import OnlineLearner
 from earlib.memory.snapshot import Snapshot, check_present
 from earlib.memory.validation import check_array, check_distinct
@@ -23,55 +23,61 @@ class MemoryState:
 
     Attributes
     ----------
-    now : Snapshot or None
-        What readers see; None before the first memory, when the width of the embeddings is not yet known.
-    learner : OnlineLearner or None
+    now : Snapshot
+        What readers see.
+    learner : OnlineLearner
+    width : int
+        d; 0 before the first memory, when it is not yet known.
     next : int
         The next number that is given as an id.
     """
 
     def __init__(self, config: Config, by_words: bool, seed: int, dtype: torch.dtype, experiences: int):
         self.config, self.by_words, self.seed, self.dtype, self.experiences = config, by_words, seed, dtype, experiences
-        self.now: Snapshot | None = None
-        self.learner: OnlineLearner | None = None
         self.next = 0
-        self._room: torch.Tensor | None = None  # [capacity, d]: the bank, and room for what is still to come
+        self.begin(0)
 
-    @property
-    def size(self) -> int:
-        return self.now.size if self.now else 0
+    def begin(self, width: int) -> None:
+        """Show an empty memory whose embeddings have this width; row 0 is a unit vector that is never alive."""
+        words, alive, self.width = Words(), np.zeros(1, bool), width
+        words.append([""])
+        self.learner = OnlineLearner(self.config, width or 1, self.seed, self.dtype, self.experiences)
+        self._room = torch.nn.functional.one_hot(
+            torch.zeros(1).long(), width or 1
+        ).half()  # the bank, and room for more
+        self._show(Snapshot(self._room, alive, {}, {}, [None], [""], [0.0], words, *self.learner.ranking))
 
-    def check(self, kind: str, change: dict) -> None:
+    def check(self, change: Change) -> None:
         """Refuse a change, a caller's or one read from a folder, that does not fit the memory."""
-        width = self.now.bank.shape[1] if self.now else None
-        if kind == "add":
-            check_distinct(change["ids"])
-            used = next((id for id in change["ids"] if self.now and self.now.place(id) is not None), None)
+        if isinstance(change, Add):
+            check_distinct(change.ids)
+            used = next((id for id in change.ids if self.now.place(id) is not None), None)
             if used is not None:
                 raise ValueError(f"ids: {used!r} is in use; expected an id of no memory")
-            count = len(change["texts"])
-            if len(change["ids"]) != count:
-                raise ValueError(f"ids: expected {count}, one a text, found {len(change['ids'])}")
-            width = width or change["vectors"].size // max(1, count)
-            check_array("vectors", change["vectors"], np.float16, (count, width))
-        elif kind == "remove":
-            check_present(self.now, change["ids"])
+            count = len(change.texts)
+            if len(change.ids) != count:
+                raise ValueError(f"ids: expected {count}, one a text, found {len(change.ids)}")
+            check_array("vectors", change.vectors, np.float16, (count, self.width or change.vectors.shape[-1]))
+        elif isinstance(change, Remove):
+            check_present(self.now, change.ids)
         else:
-            shown = list(dict.fromkeys(id for slate in change["slates"] for id in slate))
+            shown = list(dict.fromkeys(id for slate in change.slates for id in slate))
             present = [id for id in shown if id is not None]
             check_present(self.now, present)
-            sizes = [[len(one) for one in change[name]] for name in ("slates", "labels")]
+            sizes = [[len(one) for one in parts] for parts in (change.slates, change.labels)]
             if sizes[0] != sizes[1] or len(set(sizes[0])) != 1 or not present or len(shown) > self.config.depth:
                 raise ValueError(f"slates, labels: expected as many of each, of 1 to {self.config.depth} memories")
-            check_array("vector", change["vector"], np.float32, (width,))
+            check_array("vector", change.vector, np.float32, (self.width,))
 
-    def make(self, kind: str, change: dict) -> None:
+    def make(self, change: Change) -> None:
         """Make a change that `check` has accepted."""
-        makers: dict[str, Callable[..., None]] = {"add": self.add, "remove": self.remove, "feedback": self.feedback}
-        makers[kind](**change)
+        makers: dict[type, Callable[..., None]] = {Add: self.add, Remove: self.remove, Feedback: self.feedback}
+        makers[type(change)](**dict(change))
 
     def add(self, texts: list[str], ids: list, vectors: np.ndarray, times: list[float]) -> None:
-        now = self.now or self.begin(vectors.shape[1])
+        if not self.width:
+            self.begin(vectors.shape[1])
+        now = self.now
         start, stop = len(now.alive), len(now.alive) + len(texts)
         alive = np.concatenate([now.alive, np.ones(len(texts), bool)])
         self._room = grown(self._room, start, stop)
@@ -104,23 +110,12 @@ class MemoryState:
         place = {row: at for at, row in enumerate(rows)}
         slate = torch.tensor([[place[row] for row in one] for one in shown])
         citations = torch.tensor([[0 if label is None else 2 * label - 1 for label in one] for one in labels])
-        parts = (part[None, None] for part in (slate, citations, citations != 0))
-        told = tallied(*parts, torch.zeros(1, 1, K, dtype=self.dtype))
+        slate, citations = slate[None, None], citations[None, None]
+        told = tallied(slate, citations, citations != 0, torch.zeros(1, 1, K, dtype=self.dtype))
         index, padded = torch.zeros(K, dtype=torch.int64), torch.zeros(K, dtype=torch.float64)
         index[: len(rows)], padded[: len(rows)] = torch.tensor(rows), side
         self.learner.learn(torch.from_numpy(vector).to(self.dtype), index, padded, told)
         self._show_ranking()
-
-    def begin(self, dimension: int) -> Snapshot:
-        """Show an empty memory whose embeddings have this width; row 0 is a unit vector that is never alive."""
-        words = Words()
-        words.append([""])
-        learner = OnlineLearner(self.config, dimension, self.seed, self.dtype, self.experiences)
-        self._room = torch.nn.functional.one_hot(torch.zeros(1).long(), dimension).half()
-        self.learner, alive = learner, np.zeros(1, bool)
-        now = Snapshot(self._room, alive, {}, {}, [None], [""], [0.0], words, *learner.ranking)
-        self._show(now)
-        return now
 
     def move(self, now: Snapshot, number: torch.Tensor) -> None:
         """Show memories that were moved together; readers keep what they have."""
@@ -128,20 +123,17 @@ class MemoryState:
         self._room = now.bank
         self._show(now)
 
-    def parts(self) -> tuple[dict, list[tuple], dict[str, torch.Tensor], tuple | None]:
+    def parts(self) -> tuple[dict, Memories, dict[str, torch.Tensor], tuple | None]:
         """Return the state without removed memories, as a folder keeps it, and what `move` needs to drop them here."""
-        now, moved, memories, tensors = self.now, None, [], {}
-        if now is not None:
-            if now.size < len(now.alive) - 1:
-                moved = now, _ = now.without_removed()
-            vectors = (vector.tobytes() for vector in now.bank[1:].numpy())
-            columns = (held[1 : len(now.alive)] for held in (now.ids, now.texts, now.times))
-            memories = list(zip(*columns, vectors, strict=True))
-            learned = self.learner.state(moved[1] if moved else None)
-            tensors = {f"learner.{name}": values for name, values in learned.items()}
-        plain = {"config": self.config.model_dump(), "seed": self.seed, "experiences": self.experiences}
-        plain |= {"dimension": now.bank.shape[1] if now else None, "next": self.next}
-        return plain | {"known": self.learner.known if self.learner else 0}, memories, tensors, moved
+        now, number = self.now.without_removed() if self.now.size < len(self.now.alive) - 1 else (self.now, None)
+        kept = slice(1, len(now.alive))
+        memories = now.ids[kept], now.texts[kept], now.times[kept], now.bank[1:].numpy()
+        plain = {"config": self.config.model_dump(), "words": self.by_words, "seed": self.seed}
+        plain |= {"dtype": str(self.dtype).partition(".")[2], "experiences": self.experiences, "next": self.next}
+        plain |= {"dimension": self.width or None, "known": self.learner.known}
+        learned = self.learner.state(number) if self.width else {}
+        tensors = {f"learner.{name}": values for name, values in learned.items()}
+        return plain, memories, tensors, None if number is None else (now, number)
 
     def restore(self, plain: State, bank: np.ndarray, tensors: dict[str, torch.Tensor]) -> None:
         """Become the memory of a folder's snapshot; nothing may have been added yet."""

@@ -11,14 +11,15 @@ import torch
 from earlib.data import encoders
 from earlib.memory import validation
 from earlib.memory.encoding import MemoryEncoder
-from earlib.memory.folder import MemoryFolder, State
+from earlib.memory.folder import Change, MemoryFolder, State
 from earlib.memory.presets import PRESETS, Preset, resolve_preset
 from earlib.memory.state import MemoryState
 from earlib.memory.writer import Writer
 
 CHANGES = 500  # behind a snapshot before the next is written: loading makes them again in some seconds
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-FolderPath, Encoder, Critic = str | os.PathLike[str], Callable[..., Any], Callable[..., Any]
+FolderPath = str | os.PathLike[str]
+Function = Callable[..., Any]
 
 
 class StoredMemory:
@@ -26,9 +27,9 @@ class StoredMemory:
 
     def __init__(
         self,
-        encoder: str | Encoder = "minilm",
+        encoder: str | Function = "minilm",
         preset: str | Preset = "best",
-        critic: Critic | None = None,
+        critic: Function | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         experiences: int = 10_000,
@@ -44,18 +45,21 @@ class StoredMemory:
         self.critic, self.dtype = critic, dtype
         self.seed = validation.check_whole_number(seed, "seed", 0)
         self.experiences = validation.check_whole_number(experiences, "experiences", 1)
-        self._encode, self._folder = MemoryEncoder(self.encoder), None
-        self._state = MemoryState(self.config, self.by_words, self.seed, dtype, self.experiences)
-        self._write = Writer()
+        self._encode, self._write = MemoryEncoder(self.encoder), Writer()
+        self._folder: MemoryFolder | None = None
         weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
+        parts = (self.config, self.by_words, self.seed, dtype, self.experiences)
+        self._state: MemoryState = self._write(
+            lambda: MemoryState(*parts)
+        )  # its tensors are made in the thread's modes
 
     def __repr__(self) -> str:
         name = getattr(self.encoder, "name", None) or getattr(self.encoder, "__name__", type(self.encoder).__name__)
         preset = next((name for name, one in PRESETS.items() if one == (self.config, self.by_words)), "of its own")
-        held = self._state.learner.held if self._state.learner else 0
         return (
-            f"<EARMemory: encoder {name}, preset {preset}, {self._state.size:,} memories, "
-            f"{held:,} of {self.experiences:,} experiences, folder {self._folder.path if self._folder else 'none'}>"
+            f"<EARMemory: encoder {name}, preset {preset}, {self._state.now.size:,} memories, "
+            f"{self._state.learner.held:,} of {self.experiences:,} experiences, "
+            f"folder {self._folder.path if self._folder else 'none'}>"
         )
 
     def __enter__(self) -> Self:
@@ -67,13 +71,13 @@ class StoredMemory:
     def __reduce__(self):
         raise TypeError("an EARMemory cannot be pickled or copied; use save and load")
 
-    def _change(self, kind, **change):
+    def _change(self, change: Change):
         """Make a change: first in the folder, if there is one, then in memory."""
-        self._state.check(kind, change)
+        self._state.check(change)
         if self._folder:
-            self._folder.append(kind, change)
+            self._folder.append(change)
         try:
-            self._state.make(kind, change)
+            self._state.make(change)
         except BaseException:
             if self._folder:
                 self._folder.drop()
@@ -126,13 +130,12 @@ class StoredMemory:
         """Write the state without removed memories; once it is written, they are dropped here too."""
         identity, tensors = self._encode.identity()
         plain, memories, learned, moved = self._state.parts()
-        plain |= identity | {"words": self.by_words, "dtype": str(self.dtype).partition(".")[2]}
-        folder.write(plain, memories, tensors | learned)
+        folder.write(plain | identity, memories, tensors | learned)
         if moved:
             self._state.move(*moved)
 
     @classmethod
-    def load(cls, path: FolderPath, encoder: str | Encoder | None = None, critic: Critic | None = None) -> Self:
+    def load(cls, path: FolderPath, encoder: str | Function | None = None, critic: Function | None = None) -> Self:
         """Return the memory that a folder holds; its changes are kept there from then on.
 
         Parameters
@@ -159,11 +162,12 @@ class StoredMemory:
         try:
             plain, bank, tensors, changes = folder.read()
             named = plain.encoder_name
-            if not callable(encoder) if named is None else encoder not in (None, named):
+            used = encoder if callable(encoder) else named
+            if used is None or not {encoder, named} <= {None, used}:
                 wanted = named or "the callable that the memory was made with"
                 raise ValueError(f"encoder: expected {wanted} ({path}), got {encoder or 'none'}")
             preset = Preset(plain.config, plain.words)
-            memory = cls(encoder or named, preset, critic, plain.seed, DTYPES[plain.dtype], plain.experiences)
+            memory = cls(used, preset, critic, plain.seed, DTYPES[plain.dtype], plain.experiences)
             memory._encode.check_identity(plain.encoder, tensors.pop("probe", None), folder.file)
             memory._write(lambda: memory._restore(folder, plain, bank, tensors, changes))
         except BaseException:
@@ -177,10 +181,10 @@ class StoredMemory:
             self._state.restore(plain, bank, tensors)
         except ValueError as error:
             raise ValueError(f"{folder.file}: {error}; put a copy of the folder there") from None
-        for at, (kind, change) in enumerate(changes, 1):
+        for at, change in enumerate(changes, 1):
             try:
-                self._state.check(kind, change)
-                self._state.make(kind, change)
+                self._state.check(change)
+                self._state.make(change)
             except ValueError as error:
                 raise ValueError(f"{folder.place(at)}: {error}; put a copy of the folder there") from None
             except FloatingPointError:
