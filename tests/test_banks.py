@@ -22,8 +22,8 @@ def unit(rows, seed=0, width=48):
     return torch.nn.functional.normalize(torch.randn(rows, width, generator=rng), dim=-1)
 
 
-def write(path, rows, dtype=np.float16):
-    banks.write_bank(path, [part.numpy() for part in rows.split(7)], len(rows), rows.shape[1], dtype)
+def write(path, rows):
+    banks.write_bank(path, [part.numpy() for part in rows.split(7)], len(rows), rows.shape[1])
     return Bank(path)
 
 
@@ -54,23 +54,21 @@ vectors = st.lists(st.integers(-2, 2), min_size=3, max_size=3).filter(any)
 def test_a_stream_in_any_blocks_finds_what_memory_finds(tmp_path_factory, rows, queries, data):
     """Few directions, so that most memories tie; rounded to fp16 before they are compared."""
     rows, queries = (torch.nn.functional.normalize(torch.tensor(one).float(), dim=-1) for one in (rows, queries))
-    dtype = data.draw(st.sampled_from([np.float16, np.float32]))
     k = data.draw(st.integers(1, len(rows)))
-    bank = write(tmp_path_factory.mktemp("bank") / "bank.npy", rows, dtype)
+    bank = write(tmp_path_factory.mktemp("bank") / "bank.npy", rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(banks, "ROWS", data.draw(st.integers(1, 70)))
         for asked in (queries, queries[0]):
-            assert equal(bank.search(asked, k), top_k(asked, torch.from_numpy(rows.numpy().astype(dtype)).float(), k))
+            assert equal(bank.search(asked, k), top_k(asked, rows.half().float(), k))
 
 
 @pytest.mark.parametrize("block", [300, 1024, 2**16])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_equal_memories_tie_wherever_they_stand(path, monkeypatch, block, dtype):
+def test_equal_memories_tie_wherever_they_stand(path, monkeypatch, block):
     monkeypatch.setattr(banks, "ROWS", block)
     rows = unit(3000, width=384)
     rows[[5, 1023, 1024, 2999]] = rows[0].clone()
     rows[1500:1600] = rows[1400].clone()  # more than a block keeps
-    bank = write(path, rows, dtype)
+    bank = write(path, rows)
     for query in (rows[0], rows[1400], unit(1, 3, 384)[0], rows[[0, 1400]]):
         assert equal(bank.search(query, 20), top_k(query, bank.rows.float(), 20))
     assert bank.search(rows[0], 5)[1].tolist() == [0, 5, 1023, 1024, 2999]
@@ -124,12 +122,9 @@ def test_a_file_cut_short_is_named(path, left):
 
 
 def test_a_file_of_another_kind_is_named(path):
-    write(path, unit(30))
-    with pytest.raises(ValueError, match="bank.npy: expected 384 dimensions, found 48; write the bank anew"):
-        Bank(path, 384)
     for wrong in (np.ones(5, np.float16), np.ones((5, 2), int), np.ones((5, 2), np.float16, order="F")):
         np.save(path, wrong)
-        with pytest.raises(ValueError, match="bank.npy: expected rows of float16 or float32"):
+        with pytest.raises(ValueError, match="bank.npy: expected rows of float16, found"):
             Bank(path)
     np.save(path, np.array([{}], object), allow_pickle=True)
     with pytest.raises(ValueError, match="bank.npy: not a whole bank .*Python objects"):
@@ -149,13 +144,9 @@ def broken(rows):
     [
         (lambda rows: broken(rows), KeyboardInterrupt, None),
         (lambda rows: [rows[:20]], ValueError, "expected 30 memories, got 20"),
-        (lambda rows: [rows, rows[:1]], ValueError, "expected 30 memories, got more"),
-        (
-            lambda rows: [rows[:, :40]],
-            ValueError,
-            r"expected embeddings of 48 dimensions, got a block of shape \(30, 4",
-        ),
-        (lambda rows: [rows[:10], rows[10:] * np.float32(1e9)], ValueError, "memory 10 is not finite as float16"),
+        (lambda rows: [rows, rows[:1]], ValueError, "expected 30 memories, got 31"),
+        (lambda rows: [rows[:, :40]], ValueError, r"expected 48 dimensions, got a block of shape \(30, 40\)"),
+        (lambda rows: [rows[:10], rows[10:] * np.float32(1e9)], ValueError, "memory 10 is not finite"),
         (lambda rows: [rows + np.float32(np.nan)], ValueError, "memory 0 is not finite"),
     ],
 )
@@ -202,7 +193,7 @@ def test_with_all_lists_searched_it_is_exact(large):
 
 def test_few_memories_in_the_lists_searched(path):
     bank = write(path, unit(300))
-    index = banks.build_index(bank, unit(5), k=1, lists=100)
+    index = banks.build_index(bank, unit(5))
     index.lists.nprobe = 1
     similarity, found = index.search(unit(9, seed=5), 50)
     assert (
@@ -210,27 +201,14 @@ def test_few_memories_in_the_lists_searched(path):
     )
 
 
-def test_an_index_is_read_again(large):
-    bank, index = large
-    read = banks.load_index(Bank(bank.path))
+def test_an_index_in_its_file_outlives_no_bank(path):
+    bank = write(path, unit(300))
+    index = banks.build_index(bank, unit(5))
+    read = banks.Index(bank, faiss.read_index(str(banks.index_path(path)), faiss.IO_FLAG_MMAP))
     assert read.lists.nprobe == index.lists.nprobe
     assert equal(read.search(unit(9, seed=2), 20), index.search(unit(9, seed=2), 20))
-
-
-def test_an_index_that_is_not_of_this_bank(path):
-    bank = write(path, unit(300))
-    with pytest.raises(ValueError, match=r"bank.faiss: no index can be read \(.*\); build it anew"):
-        banks.load_index(bank)
-    banks.build_index(bank, unit(5))
-    kept = banks.index_path(path).read_bytes()
-    bank = write(path, unit(301))
-    assert not banks.index_path(path).exists()  # an index never outlives its bank
-    banks.index_path(path).write_bytes(kept)
-    with pytest.raises(ValueError, match="bank.faiss: expected 301 memories of 48 dimensions, found 300 of 48"):
-        banks.load_index(bank)
-    banks.index_path(path).write_bytes(kept[: len(kept) // 2])
-    with pytest.raises(ValueError, match=r"bank.faiss: no index can be read"):
-        banks.load_index(bank)
+    write(path, unit(301))
+    assert not banks.index_path(path).exists()
 
 
 def test_recall_counts_what_was_found():
@@ -311,7 +289,6 @@ def test_resampled_memories_lie_as_far_from_real_ones_as_these_from_each_other()
     assert (away.abs().amin(dim=(1, 2)) < 1e-5).all()
     few = np.concatenate(list(large_banks.resampled(real, 700)))
     assert np.array_equal(few, made[:700].numpy())
-    assert not np.array_equal(np.concatenate(list(large_banks.resampled(real, 700, seed=1))), few)
 
 
 def test_the_library_reads_the_numbers_of_a_mapped_file(path):

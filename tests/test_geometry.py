@@ -207,11 +207,11 @@ def test_what_separates_perfectly_has_the_smallest_p_and_what_does_not_move_the_
 
 def test_over_seeds_two_groups_are_told_apart_and_one_adapter_has_no_interval():
     some, many = np.array([0.1, 0.12, 0.11]), np.linspace(-0.01, 0.01, 60)
-    assert geometry.over_seeds(some, many)["difference_low"] > 0.05
-    low, high = (geometry.over_seeds(some)[f"difference_{end}"] for end in ("low", "high"))
+    assert geometry.with_interval(some, many)["difference_low"] > 0.05
+    low, high = (geometry.with_interval(some)[f"difference_{end}"] for end in ("low", "high"))
     half = 4.302653 * some.std(ddof=1) / math.sqrt(3)  # quantile of t with two degrees of freedom
     assert (low, high) == pytest.approx((0.11 - half, 0.11 + half))
-    assert geometry.over_seeds(some[:1], many) == {
+    assert geometry.with_interval(some[:1], many) == {
         "difference": pytest.approx(0.1), "difference_low": None, "difference_high": None
     }  # fmt: skip
 

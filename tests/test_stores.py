@@ -31,9 +31,8 @@ SMALL = Benchmark(
 def found(benchmark=SMALL, store="both"):
     """Every memory is a candidate of every question, in the benchmark's order; gold as the first stage labels it."""
     index = torch.arange(len(benchmark.memories)).expand(len(benchmark.queries), -1)
-    gold, counts = first_stage.gold_among(benchmark, index, store)
-    labels = tuple(memory.store for memory in benchmark.memories)
-    return SimpleNamespace(index=index, gold=gold, gold_in_store=counts, stores=labels, gold_count=sum(counts.values()))
+    stores = tuple(memory.store for memory in benchmark.memories)
+    return SimpleNamespace(stores=stores, **first_stage.chosen(benchmark, index, store))
 
 
 def slates(*chosen):

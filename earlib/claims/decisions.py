@@ -6,7 +6,7 @@ from functools import cache
 from earlib import paper, records
 from earlib.claims import on_paper, on_records
 from earlib.claims.evidence import gap
-from earlib.claims.rule import OPEN, Finding, Undecidable, listed
+from earlib.claims.rule import OPEN, Finding, Undecidable, both, listed
 from earlib.core.config import Config
 
 STEADY = ("gain", "observations", "delta_moved")  # metrics that machines agree on; passages and times vary
@@ -20,8 +20,12 @@ def claim_texts():
 
 
 def _ask(rules, question, *given):
-    arguments = dict(question)
-    return getattr(rules, arguments.pop("rule"))(*given, **arguments)
+    """The finding of a rule with its arguments, of all of several, or that a claim is not decidable for a reason."""
+    if isinstance(question, str):
+        return Finding(OPEN, question)
+    if isinstance(question, list):
+        return both(*(_ask(rules, one, *given) for one in question))._replace(part=None)
+    return getattr(rules, question["rule"])(*given, **{key: question[key] for key in question if key != "rule"})
 
 
 def decide(id, runs):

@@ -1,19 +1,12 @@
 """Rules that decide a claim on the numbers that the paper prints; `claims.yaml` names them with their arguments."""
 
 import math
+from itertools import product
 
 from earlib import paper
-from earlib.claims.rule import OPEN, Finding, both, exact, inside, listed, rounds_to, turned
+from earlib.claims.rule import both, exact, inside, listed, rounds_to, turned
 
 TOWARDS = {"semantic": 1, "episodic": -1}  # Delta grows towards semantic memories
-
-
-def unprinted(reason):
-    return Finding(OPEN, reason)
-
-
-def figure(number):
-    return unprinted(f"shown in Figure {number}, without numbers")
 
 
 def _gaps(id, variant, other, metrics=("recall@5",), other_id=None, sign=1, **keys):
@@ -47,16 +40,12 @@ def sums(keys, of, above=-math.inf, below=math.inf, note=""):
     return found._replace(reason=found.reason + note)
 
 
-def every(of):
-    return both(*(gaps(**one) for one in of))
-
-
 def as_stated(id, **keys):
     """Each gain that the text states is what a table gives, rounded."""
     found = {}
     for said in paper.reported("gain", **keys):
-        same = {"dataset": said["dataset"], "encoder": said["encoder"]}
-        (part,) = _gaps(id, said["variant"], said["compared_with"], (said["metric"],), **same)
+        same = {key: said[key] for key in ("dataset", "encoder", "variant")}
+        (part,) = _gaps(id, other=said["compared_with"], metrics=(said["metric"],), **same)
         found[part.name] = rounds_to(part, said)
     return both(*found.values())
 
@@ -84,21 +73,18 @@ def mixing_gain():
     (said,) = paper.reported("mixing_gain", metric="j")
     found = rounds_to(*_gaps("tab04", "ear", "retriever", ("j",), store="both"), said)
     mixed = paper.value("tab04", variant="ear", store="both", metric="j")
-    told = [f"on the same stores: {found.reason}"]
-    for name in ("ear", "retriever"):
-        more = mixed - paper.value("tab04", variant=name, store="dialogue", metric="j")
-        told.append(f"over {paper.label(name)} on dialogues alone {more:.2f}")
-    return found._replace(reason="; ".join(told))
+    alone = {name: paper.value("tab04", variant=name, store="dialogue", metric="j") for name in ("ear", "retriever")}
+    told = [f"over {paper.label(name)} on dialogues alone {mixed - value:.2f}" for name, value in alone.items()]
+    return found._replace(reason="; ".join([f"on the same stores: {found.reason}", *told]))
 
 
 def gains_translate():
     """F1 and J rise in each setting in which Recall@5 does."""
     parts = []
-    for dataset in paper.DATASETS:
-        for encoder in paper.ENCODERS:
-            keys = {"id": "tab02", "variant": "ear", "other": "retriever", "dataset": dataset, "encoder": encoder}
-            (recall,) = _gaps(**keys)
-            parts += _gaps(metrics=("f1", "j"), **keys) if recall.value > 0 else []
+    for dataset, encoder in product(paper.DATASETS, paper.ENCODERS):
+        keys = {"id": "tab02", "variant": "ear", "other": "retriever", "dataset": dataset, "encoder": encoder}
+        (recall,) = _gaps(**keys)
+        parts += _gaps(metrics=("f1", "j"), **keys) if recall.value > 0 else []
     return inside(parts, above=0)
 
 
@@ -114,9 +100,11 @@ def balance():
     """Points over the retriever for a second added, without the Explorer and with it."""
 
     def points_a_second(name):
-        more = [paper.value("tab08", variant=name, metric=metric) for metric in ("recall@5", "latency")]
-        base = [paper.value("tab08", variant="retriever", metric=metric) for metric in ("recall@5", "latency")]
-        return (more[0] - base[0]) / (more[1] - base[1])
+        points, seconds = (
+            paper.value("tab08", variant=name, metric=one) - paper.value("tab08", variant="retriever", metric=one)
+            for one in ("recall@5", "latency")
+        )
+        return points / seconds
 
     without, with_it = points_a_second("ear_adapter"), points_a_second("ear")
     name = f"points a second: {without:.1f} without the Explorer less {with_it:.1f} with it"

@@ -5,24 +5,21 @@ import math
 from earlib import paper
 from earlib.claims.evidence import at_budget, gap, level, measured_rows, over_queries, part_of, passage, trajectory
 from earlib.claims.on_paper import TOWARDS
-from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Finding, Part, Undecidable, both, inside, less, listed, turned
+from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Part, Undecidable, inside, less, listed, turned
 from earlib.core.config import Config
 
 CATEGORIES = ("single-hop", "multi-hop", "temporal", "open-domain")
 GEOMETRY = "the record of tab11_12_store_geometry"
+HALF_OF_SLATE = paper.value("hyperparameters", metric="slate_size") / 2
 
 
-def not_decidable(runs, reason):
-    return Finding(OPEN, reason)
+def _gaps(runs, metrics=("recall@5",), **keys):
+    return [gap(runs, metric=metric, **keys) for metric in metrics]
 
 
 def gaps(runs, of, above=-math.inf, below=math.inf):
-    parts = []
-    for one in of:
-        metrics = one.get("metrics", ["recall@5"])
-        keys = {key: value for key, value in one.items() if key != "metrics"}
-        parts += [gap(runs, metric=metric, **keys) for metric in metrics]
-    return inside(parts, above, below)
+    """Every recorded difference lies in a region."""
+    return inside([part for one in of for part in _gaps(runs, **one)], above, below)
 
 
 def pairs(runs, of, above=-math.inf, below=math.inf):
@@ -74,7 +71,6 @@ def _calls(runs, variant):
 
 
 def share_of_calls(runs):
-
     def saved(few, many):  # one that never passes saves nothing
         if math.isinf(few):
             return -math.inf
@@ -153,10 +149,6 @@ def passes_early(runs, x):
     return inside([passage(points, f"{paper.label(x)} until it stays above the retriever")], below=most + 1)
 
 
-def weaknesses_resolved(runs):
-    return both(drop_limited(runs), passes_early(runs, "training_queries"))._replace(part=None)
-
-
 def rl_passes_late(runs):
     """The RL baseline is above the retriever at the end of its several passes."""
     points = _calls(runs, "rmm")
@@ -172,22 +164,18 @@ def explorer_at_lowest(runs):
     return inside([less(explorer, rmm, name)], above=0)
 
 
-def _half_of_slate():
-    return paper.value("hyperparameters", metric="slate_size") / 2
-
-
 def _chosen(runs, variant):
-    found = [level(runs, "fig06", variant=variant, metric="observations", category=one) for one in CATEGORIES]
-    return [part._replace(name=paper.label(one)) for part, one in zip(found, CATEGORIES, strict=True)]
+    found = {one: level(runs, "fig06", variant=variant, metric="observations", category=one) for one in CATEGORIES}
+    return [part._replace(name=paper.label(one)) for one, part in found.items()]
 
 
 def mostly_observations(runs):
-    return inside(_chosen(runs, "retriever"), above=_half_of_slate())
+    return inside(_chosen(runs, "retriever"), above=HALF_OF_SLATE)
 
 
 def nearer_to_half(runs):
     """EAR's number of observations is nearer to half of the slate than the retriever's."""
-    half, parts = _half_of_slate(), []
+    half, parts = HALF_OF_SLATE, []
 
     def off_half(part):
         low, high = sorted(abs(end - half) for end in (part.low, part.high))
@@ -225,9 +213,7 @@ def _towards_store(runs, metric, **where):
 
 def queries_move(runs):
     moved = _towards_store(runs, "delta_change", adapter="trained")
-    found = inside(
-        [over_queries(list(values.values()), f"{store} queries") for store, values in moved.items()], above=0
-    )
+    found = inside([over_queries([*values.values()], f"{store} queries") for store, values in moved.items()], above=0)
     row = measured_rows(runs, "tab11", metric="separation_change", adapter="shuffled")[0]
     control = turned(part_of(row, "difference"), -1)._replace(name="farther apart than after shuffled citations")
     return found._replace(reason=f"{found.reason}. Beside it: {listed([control])}")
@@ -238,7 +224,7 @@ def queries_separated(runs):
     after = _towards_store(runs, "delta", stage="after", adapter="trained")
     if any(before[store].keys() != after[store].keys() for store in after):
         raise Undecidable(f"{GEOMETRY} lacks a query before or after training")
-    consistent = [over_queries(list(values.values()), f"{store} queries, after") for store, values in after.items()]
+    consistent = [over_queries([*values.values()], f"{store} queries, after") for store, values in after.items()]
     pairs = [(before[store][query], now) for store, values in after.items() for query, now in values.items()]
     growth = over_queries([abs(now) - abs(then) for then, now in pairs], "growth in size")
     return inside([*consistent, growth], above=0)

@@ -16,10 +16,6 @@ def near(name, known):
     return f", did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
 
 
-def _field(default, symbol, section, text, **limits):
-    return Field(default, description=text, json_schema_extra={"symbol": symbol, "section": section}, **limits)
-
-
 class Checked(BaseModel):
     """Settings by name; an unknown name is refused with the names that it resembles."""
 
@@ -44,110 +40,69 @@ class Config(Checked):
     """
 
     # Candidates and slates
-    depth: int = _field(20, "K", "Section 5; Problem Formulation", "candidates of a query", ge=1)
-    slate_size: int = _field(5, "s", "Experiments", "memories in a slate", ge=1)
+    depth: int = Field(20, ge=1)  # K: candidates of a query (Section 5; Problem Formulation)
+    slate_size: int = Field(5, ge=1)  # s: memories in a slate (Experiments)
 
     # Residual adapter
-    init: Literal["zero", "normal"] = _field("zero", "W", "Eq. 3", "start of W_q and W_m; normal has deviation 0.01")
-    normalise: bool = _field(True, "", "Eq. 3; Algorithm 3 line 1 does not", "adapted embeddings have unit length")
-    adapter: Literal["full", "low-rank", "diagonal", "query"] = _field(
-        "full",
-        "W",
-        "Eq. 3; the others are the package's own",
-        "form of W_q and W_m: any matrix; a product B A of rank r; a diagonal; or W_q alone, with W_m = 0",
-    )
-    rank: int = _field(16, "r", "the package's own", "rank of a low-rank adapter", ge=1)
-    learned_side: bool = _field(
-        False,
-        "w",
-        "the package's own",
-        "scores gain a term w p_i, a reranker's score p_i with a weight w learned with the adapter, from side_start",
-    )
+    init: Literal["zero", "normal"] = "zero"  # start of W_q and W_m (Eq. 3); normal has deviation 0.01
+    normalise: bool = True  # adapted embeddings have unit length (Eq. 3; Algorithm 3, line 1 does not)
+    # Form of W_q and W_m: any matrix (Eq. 3); our own: a product B A of rank r; a diagonal; or W_q alone, with W_m = 0.
+    adapter: Literal["full", "low-rank", "diagonal", "query"] = "full"
+    rank: int = Field(16, ge=1)  # r: rank of a low-rank adapter
+    # Our own: scores gain a term w p_i, a reranker's score p_i with a weight w learned with the adapter.
+    learned_side: bool = False
 
     # Exploratory Reflection
-    training_slates: Literal["explorer", "gumbel", "random", "all"] = _field(
-        "explorer",
-        "S^(t)",
-        "Eq. 8",
-        "slates in training: the Explorer's; RMM's top s of score + Gumbel noise, fresh each round; as controls s at "
-        "random, or all K candidates at once",
-    )
-    rounds: int = _field(4, "T", "Implementation Details", "slates in training, each a critic call; RMM has one", ge=1)
-    relevance: float = _field(0.4, "lambda_rel", "Appendix A", "weight of query-memory similarity", ge=0)
-    diversity: float = _field(0.3, "lambda_div", "Appendix A", "weight of the redundancy penalty", ge=0)
-    exploration: float = _field(0.3, "lambda_exp", "Appendix A", "weight of the upper-confidence value", ge=0)
-    ucb: float = _field(0.5, "alpha", "Appendix A", "UCB coefficient", ge=0)
-    side: float = _field(
-        0.0,
-        "lambda_side",
-        "the package's own term; the paper makes such scores available and prints no equation",
-        "weight of a reranker's score in Eq. 7",
-        ge=0,
-    )
-    statistics: Literal["kept", "reset"] = _field(
-        "kept", "N, mu", "Eq. 9; Algorithm 2 line 3", "bandit statistics live for a query, or for one call"
-    )
-    test_slate: Literal["before", "after"] = _field(
-        "before", "S^(T)", "Training and Inference", "slate returned: S^(T), or after its feedback, cited first"
-    )
-    test_noise: bool = _field(False, "g", "RMM", "RMM draws its slate with Gumbel noise at test time too")
+    # S^(t) in training (Eq. 8): the Explorer's; RMM's top s of score + Gumbel noise, fresh each round; as controls s at
+    # random, or all K candidates at once.
+    training_slates: Literal["explorer", "gumbel", "random", "all"] = "explorer"
+    rounds: int = Field(4, ge=1)  # T: slates in training, each a critic call; RMM has one (Implementation Details)
+    relevance: float = Field(0.4, ge=0)  # lambda_rel: weight of query-memory similarity (Appendix A)
+    diversity: float = Field(0.3, ge=0)  # lambda_div: weight of the redundancy penalty (Appendix A)
+    exploration: float = Field(0.3, ge=0)  # lambda_exp: weight of the upper-confidence value (Appendix A)
+    ucb: float = Field(0.5, ge=0)  # alpha: UCB coefficient (Appendix A)
+    # lambda_side: weight of a reranker's score in Eq. 7; our own: the paper names such scores and prints no equation.
+    side: float = Field(0.0, ge=0)
+    statistics: Literal["kept", "reset"] = "kept"  # N and mu live for a query, or a call (Eq. 9; Algorithm 2, line 3)
+    # Slate returned: S^(T), or after its feedback, cited first (Training and Inference).
+    test_slate: Literal["before", "after"] = "before"
+    test_noise: bool = False  # RMM draws its slate with Gumbel noise at test time too
 
     # Critic
-    precision: float = _field(88.0, "p", "Citation Scores", "target precision of the simulated critic, %", gt=0, le=100)
-    recall: float = _field(86.0, "r", "Citation Scores", "target recall of the simulated critic, %", gt=0, le=100)
-    errors: Literal["slate", "global", "persistent", "shuffled"] = _field(
-        "slate",
-        "p_fp",
-        "Appendix A.2",
-        "false positives by the gold in the slate; at one rate for all; drawn once per query and memory; or, as a "
-        "control, about other memories: the gold labels of a query are shuffled among its candidates",
-    )
+    precision: float = Field(88.0, gt=0, le=100)  # p: target precision of the simulated critic, % (Citation Scores)
+    recall: float = Field(86.0, gt=0, le=100)  # r: target recall of the simulated critic, % (Citation Scores)
+    # p_fp (Appendix A.2): false positives by the gold in the slate; at one rate for all; drawn once per query and
+    # memory; or, as a control, about other memories: the gold labels of a query are shuffled among its candidates.
+    errors: Literal["slate", "global", "persistent", "shuffled"] = "slate"
 
     # Objective
-    objective: Literal["reward", "softmax", "contrastive", "logistic", "plackett-luce"] = _field(
-        "reward",
-        "L_rank",
-        "Eq. 10; the others are the package's own",
-        "the paper's reward-weighted likelihood of slates; or a loss over all candidates by whether they were cited: "
-        "cross-entropy of their softmax, each cited one against those that were not, pairs, or all cited ones first",
-    )
-    softmax_temperature: float = _field(
-        1.0, "tau_p", "the package's own; the paper has none", "by which scores are divided in the loss", gt=0
-    )
-    baseline: float = _field(0.5, "b", "Appendix A.1", "action-independent baseline")
-    likelihood: Literal["clean", "noisy", "plackett-luce"] = _field(
-        "clean", "p_phi", "Eq. 4", "softmax over all candidates; with the slate's noise; without replacement"
-    )
+    # L_rank: the paper's reward-weighted likelihood of slates (Eq. 10); our own: a loss over all candidates by whether
+    # they were cited: cross-entropy of their softmax, each cited one against the others, pairs, all cited ones first.
+    objective: Literal["reward", "softmax", "contrastive", "logistic", "plackett-luce"] = "reward"
+    softmax_temperature: float = Field(1.0, gt=0)  # by which scores are divided in the loss; the paper has none
+    baseline: float = 0.5  # b: action-independent baseline (Appendix A.1)
+    # p_phi (Eq. 4): softmax over all candidates; with the slate's noise; without replacement.
+    likelihood: Literal["clean", "noisy", "plackett-luce"] = "clean"
 
     # Experience Buffer
-    replay_size: int = _field(4, "B", "Appendix A.1", "experiences replayed for a query; 0: no buffer", ge=0)
-    replay_weight: float = _field(1.0, "lambda_rep", "Appendix A.1", "weight of the replay loss", ge=0)
-    replay_choice: Literal["similarity", "reward", "random"] = _field(
-        "similarity", "J_n", "Eq. 15; Appendix B.2", "which experiences are replayed"
-    )
-    replay_current: bool = _field(False, "r < n", "Eq. 15", "the current query's experience may be replayed too")
-    replay_slate: Literal["gumbel", "scaled", "softmax"] = _field(
-        "gumbel",
-        "S~^(r)",
-        "Appendix A.1",
-        "top s of z + g; of z / tau + g; or a draw without replacement from softmax((z + g) / tau)",
-    )
-    temperature: float = _field(0.5, "tau", "Appendix A.1", "Gumbel temperature, where a reading uses it", gt=0)
-    unseen: Literal["negative", "left out"] = _field(
-        "negative", "O^(n)", "Appendix A.1; Eq. 11", "candidates never shown to the critic count as -1, or not at all"
-    )
-    aggregate: Literal["shown", "rounds"] = _field(
-        "shown", "y-bar", "Eq. 12; Algorithm 1", "citations averaged over the rounds that showed them, or over T"
-    )
+    replay_size: int = Field(4, ge=0)  # B: experiences replayed for a query; 0: no buffer (Appendix A.1)
+    replay_weight: float = Field(1.0, ge=0)  # lambda_rep: weight of the replay loss (Appendix A.1)
+    replay_choice: Literal["similarity", "reward", "random"] = "similarity"  # J_n (Eq. 15; Appendix B.2)
+    replay_current: bool = False  # the current query's experience may be replayed too; Eq. 15 has r < n
+    # Top s of z + g; of z / tau + g; or a draw without replacement from softmax((z + g) / tau) (Appendix A.1).
+    replay_slate: Literal["gumbel", "scaled", "softmax"] = "gumbel"
+    temperature: float = Field(0.5, gt=0)  # tau: Gumbel temperature, where a reading uses it (Appendix A.1)
+    # O^(n) (Appendix A.1; Eq. 11): candidates never shown to the critic count as -1, or not at all.
+    unseen: Literal["negative", "left out"] = "negative"
+    # y-bar (Eq. 12; Algorithm 1): citations averaged over the rounds that showed them, or over T.
+    aggregate: Literal["shown", "rounds"] = "shown"
 
     # Update
-    optimizer: Literal["adam", "sgd"] = _field(
-        "adam", "eta", "a departure: the paper prints a plain gradient step", "update rule"
-    )
-    learning_rate: float = _field(0.001, "eta", "Appendix A.1", "step of the update rule", gt=0)
-    side_start: float = _field(0.0, "w", "the package's own", "what the learned weight w starts from")
-    side_rate: float = _field(0.01, "eta_w", "the package's own", "step of the learned weight w", gt=0)
-    batch_size: int = _field(4, "", "Appendix A.1", "queries that share one update", ge=1)
+    optimizer: Literal["adam", "sgd"] = "adam"  # a departure: the paper prints a plain gradient step
+    learning_rate: float = Field(0.001, gt=0)  # eta: step of the update rule (Appendix A.1)
+    side_start: float = 0.0  # what the learned weight w starts from
+    side_rate: float = Field(0.01, gt=0)  # step of the learned weight w
+    batch_size: int = Field(4, ge=1)  # queries that share one update (Appendix A.1)
 
     @model_validator(mode="after")
     def _fits(self):

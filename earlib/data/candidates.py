@@ -117,20 +117,15 @@ def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue", device=Non
     bank = torch.from_numpy(encode([memory.text for memory in memories], encoder, "memory", device))
     every = torch.from_numpy(encode([query.text for query in benchmark.queries], encoder, "query", device))
     query = every[[query.category != ADVERSARIAL for query in benchmark.queries]]
-    index = nearest(benchmark, query, bank, store, depth)
-    gold, counts = gold_among(benchmark, index, store)
     return Candidates(
         query=query,
         bank=bank,
-        index=index,
-        gold=gold,
-        gold_count=sum(counts.values()),
+        **chosen(benchmark, nearest(benchmark, query, bank, store, depth), store),
         ids=tuple(query.id for query in queries),
         memory_ids=tuple(memory.id for memory in memories),
         categories=tuple(query.category for query in queries),
         scopes=tuple(query.scope for query in queries),
         stores=tuple(memory.store for memory in memories),
-        gold_in_store=counts,
     )
 
 
@@ -156,11 +151,8 @@ def fused(benchmark, found, depth=20, store="dialogue"):
 
 def _reranked(benchmark, found, scored, depth, store):
     """The candidates replaced by the best `depth` of each question's scored rows; ties in order."""
-    index = torch.empty(len(benchmark.asked), depth, dtype=torch.int64)
-    for number, (rows, scores) in enumerate(scored):
-        index[number] = rows[best(scores, depth)]
-    gold, counts = gold_among(benchmark, index, store)
-    return replace(found, index=index, gold=gold, gold_count=sum(counts.values()), gold_in_store=counts, side=None)
+    index = torch.stack([rows[best(scores, depth)] for rows, scores in scored])
+    return replace(found, side=None, **chosen(benchmark, index, store))
 
 
 def reciprocals(count):
@@ -179,10 +171,8 @@ def word_scores(benchmark, found, store="dialogue"):
 
     `[N, K]` float64, 0 to 1; zeros for a question that shares no word with its candidates.
     """
-    scored = torch.empty(found.index.shape, dtype=torch.float64)
-    for number, (rows, scores) in enumerate(_scored_by_words(benchmark, store)):
-        scored[number] = scores[torch.searchsorted(rows, found.index[number])].double()
-    return of_largest(scored)
+    scored = zip(found.index, _scored_by_words(benchmark, store), strict=True)
+    return of_largest(torch.stack([scores[torch.searchsorted(rows, of)].double() for of, (rows, scores) in scored]))
 
 
 def of_largest(scores):
@@ -198,25 +188,29 @@ def with_side(benchmark, found, reranker, store="dialogue", device=None):
     """
     if reranker == rerankers.WORDS:
         return replace(found, side=word_scores(benchmark, found, store))
-    pairs = [
-        (query.text, benchmark.memories[row].text)
-        for query, rows in zip(benchmark.asked, found.index.tolist(), strict=True)
-        for row in rows
-    ]
+    asked = zip(benchmark.asked, found.index.tolist(), strict=True)
+    pairs = [(query.text, benchmark.memories[row].text) for query, rows in asked for row in rows]
     scores = torch.from_numpy(rerankers.score(pairs, reranker, device)).double()
     return replace(found, side=scores.exp().view(found.index.shape))
 
 
+def _numbers(entries, *fields):
+    """Numbers of the entries with the same values of some fields, by these values."""
+    numbers = defaultdict(list)
+    for number, entry in enumerate(entries):
+        numbers[tuple(getattr(entry, field) for field in fields)].append(number)
+    return {key: torch.tensor(of_key) for key, of_key in numbers.items()}
+
+
 def _scored_by_words(benchmark, store):
     """For each question asked, the rows of its scope's memories and their scores by BM25."""
-    held = defaultdict(list)
-    for row, memory in enumerate(benchmark.memories):
-        if memory.store in STORES[store]:
-            held[memory.scope].append(row)
-    rows, indexes = {scope: torch.tensor(of_scope) for scope, of_scope in held.items()}, {}
-    for scope, of_scope in held.items():
+    rows, indexes = defaultdict(lambda: torch.empty(0, dtype=torch.int64)), {}
+    for (scope, one), held in _numbers(benchmark.memories, "scope", "store").items():
+        if one in STORES[store]:
+            rows[scope] = torch.cat([rows[scope], held]).sort().values
+    for scope, held in rows.items():
         indexes[scope] = bm25s.BM25()
-        indexes[scope].index(content_words([benchmark.memories[row].text for row in of_scope]), show_progress=False)
+        indexes[scope].index(content_words([benchmark.memories[row].text for row in held]), show_progress=False)
     asked = content_words([query.text for query in benchmark.asked])
     for query, words in zip(benchmark.asked, asked, strict=True):
         yield rows[query.scope], torch.from_numpy(indexes[query.scope].get_scores(words))
@@ -224,44 +218,34 @@ def _scored_by_words(benchmark, store):
 
 def nearest(benchmark, query, bank, store, depth):
     """Rows of the bank closest to each question asked, in its scope and store, `[N, K]`; one product for each."""
-    share, stores = depth // len(STORES[store]), STORES[store]
-    rows, numbers = defaultdict(list), defaultdict(list)
-    for row, memory in enumerate(benchmark.memories):
-        rows[memory.scope, memory.store].append(row)
-    for number, asked in enumerate(benchmark.asked):
-        numbers[asked.scope].append(number)
+    share, rows = depth // len(STORES[store]), _numbers(benchmark.memories, "scope", "store")
     index = torch.empty(len(query), depth, dtype=torch.int64)
-    for scope, of_scope in numbers.items():
-        similarity, found = [], []
-        for one in stores:
-            held = torch.tensor(rows[scope, one], dtype=torch.int64)
+    for (scope,), numbers in _numbers(benchmark.asked, "scope").items():
+        parts = []
+        for one in STORES[store]:
+            held = rows.get((scope, one), torch.empty(0))
             if share > len(held):
-                half = "" if len(stores) == 1 else f" (K/2 = {share} from each store)"
-                raise ValueError(
-                    f"{benchmark.name}: scope {scope!r} holds {len(held)} {one} memories, fewer than K = {depth}"
-                    f"{half}; choose a smaller depth"
-                )
-            values, places = top_k(query[of_scope], bank[held], share)
-            similarity.append(values)
-            found.append(held[places])
-        found, order = torch.cat(found, -1).sort(-1)  # in memory order, which breaks ties between stores
-        similarity = torch.cat(similarity, -1).gather(-1, order)
-        index[of_scope] = found.gather(-1, best(similarity, depth))
+                half = f" (K/2 = {share} from each store)" if share < depth else ""
+                few = f"scope {scope!r} holds {len(held)} {one} memories, fewer than K = {depth}{half}"
+                raise ValueError(f"{benchmark.name}: {few}; choose a smaller depth")
+            similarity, places = top_k(query[numbers], bank[held], share)
+            parts.append((similarity, held[places]))
+        similarity, found = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+        found, order = found.sort(-1)  # in memory order, which breaks ties between stores
+        index[numbers] = found.gather(-1, best(similarity.gather(-1, order), depth))
     return index
 
 
-def gold_among(benchmark, index, store):
-    """Which candidates of the questions asked are gold, `[N, K]`, and their gold memories in each store, `[N]`."""
-    drawn_from = defaultdict(list)  # dialogue turn -> rows of the memories that hold it
+def chosen(benchmark, index, store):
+    """Fields of `Candidates` that depend on which memories were chosen, `[N, K]`: index, gold and their counts."""
+    holding = defaultdict(set)  # dialogue turn -> rows of the memories that hold it
     for row, memory in enumerate(benchmark.memories):
-        if memory.store in STORES[store]:
-            for turn in memory.turns:
-                drawn_from[turn].append(row)
-    gold = torch.zeros(index.shape, dtype=torch.bool)
-    counts = {one: torch.zeros(len(index), dtype=torch.int64) for one in STORES[store]}
-    for number, (query, candidates) in enumerate(zip(benchmark.asked, index.tolist(), strict=True)):
-        held = {row for turn in query.gold for row in drawn_from.get(turn, ())}
-        gold[number] = torch.tensor([row in held for row in candidates])
-        for row in held:
-            counts[benchmark.memories[row].store][number] += 1
-    return gold, counts
+        for turn in memory.turns if memory.store in STORES[store] else ():
+            holding[turn].add(row)
+    of_query = [set().union(*(holding.get(turn, ()) for turn in query.gold)) for query in benchmark.asked]
+    gold = torch.tensor([[row in rows for row in held] for held, rows in zip(index.tolist(), of_query, strict=True)])
+    in_store = {
+        one: torch.tensor([sum(benchmark.memories[row].store == one for row in rows) for rows in of_query])
+        for one in STORES[store]
+    }
+    return {"index": index, "gold": gold, "gold_count": sum(in_store.values()), "gold_in_store": in_store}

@@ -1,6 +1,5 @@
 """Banks larger than RAM: embeddings in a mapped file, searched exactly by a scan or approximately by an index."""
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,36 +17,32 @@ RESCORED = 5  # candidates of an index that are multiplied again, for each that 
 AIM = 0.95  # recall that the lists searched must reach at the lower end of its interval
 
 
-def write_bank(path, blocks, count, dimension, dtype=np.float16):
-    """Write M unit embeddings, in blocks `[m, d]`, as a NumPy file (.npy), and remove the index of an older bank.
+def write_bank(path, blocks, count, dimension):
+    """Write M unit embeddings, in blocks `[m, d]`, as a NumPy file of float16, and remove the index of an older bank.
 
     Raises OSError if the disk has too little room, and ValueError for a wrong width or number, or numbers that are not
     finite; the old file stays.
     """
-    path, dtype, written = Path(path), np.dtype(dtype), 0
+    path, written = Path(path), 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    needed, free = count * dimension * dtype.itemsize, shutil.disk_usage(path.parent).free
+    needed, free = 2 * count * dimension, shutil.disk_usage(path.parent).free
     if needed > free:
         sizes = f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
         raise OSError(f"{path}: a bank of this size {sizes}; free the disk, choose another folder or fewer memories")
     with paths.replacing(path) as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count, dimension)}
+        header = {"descr": "<f2", "fortran_order": False, "shape": (count, dimension)}
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
             with np.errstate(over="ignore"):  # too large for the format: infinite, which is refused
-                kept = np.ascontiguousarray(block, dtype)
-            if kept.ndim != 2 or kept.shape[1] != dimension:
-                shape = f"got a block of shape {kept.shape}"
-                raise ValueError(f"{path}: expected embeddings of {dimension} dimensions, {shape}")
-            if written + len(kept) > count:
-                raise ValueError(f"{path}: expected {count:,} memories, got more")
+                kept = np.ascontiguousarray(block, "<f2")
+            if kept.shape[1:] != (dimension,):
+                raise ValueError(f"{path}: expected {dimension} dimensions, got a block of shape {kept.shape}")
             finite = np.isfinite(kept).all(axis=1)
             if not finite.all():
-                row = written + int(np.argmin(finite))
-                raise ValueError(f"{path}: memory {row} is not finite as {dtype}; encode it anew")
+                raise ValueError(f"{path}: memory {written + int(np.argmin(finite))} is not finite; encode it anew")
             file.write(kept)
             written += len(kept)
-        if written < count:
+        if written != count:
             raise ValueError(f"{path}: expected {count:,} memories, got {written:,}; the old file stays")
         index_path(path).unlink(missing_ok=True)
 
@@ -58,19 +53,17 @@ def index_path(path):
 
 
 class Bank:
-    """A bank in a file, mapped into memory; ValueError if the file is no bank, truncated, or of another width."""
+    """A bank in a file, mapped into memory; ValueError if the file is no bank, or truncated."""
 
-    def __init__(self, path, dimension=None):
+    def __init__(self, path):
         self.path, again = Path(path), "write the bank anew"
         try:
             rows = np.load(self.path, mmap_mode="c", allow_pickle=False)  # torch warns of read-only memory
         except (ValueError, EOFError) as error:
             raise ValueError(f"{self.path}: not a whole bank ({error}); {again}") from None
-        if rows.ndim != 2 or rows.dtype not in (np.float16, np.float32) or not rows.flags.c_contiguous:
+        if rows.ndim != 2 or rows.dtype != np.float16 or not rows.flags.c_contiguous:
             found = f"found {rows.dtype} of shape {rows.shape}"
-            raise ValueError(f"{self.path}: expected rows of float16 or float32, {found}; {again}")
-        if dimension not in (None, rows.shape[1]):
-            raise ValueError(f"{self.path}: expected {dimension} dimensions, found {rows.shape[1]}; {again}")
+            raise ValueError(f"{self.path}: expected rows of float16, {found}; {again}")
         self.rows, self.dimension = torch.from_numpy(rows), rows.shape[1]
 
     def __len__(self):
@@ -94,7 +87,7 @@ class Bank:
         about as fast as reading; several share float32 blocks.
         """
         self.check_query(query)
-        if query.numel() != self.dimension or self.rows.dtype == torch.float32 or not 1 <= k <= len(self):
+        if query.numel() != self.dimension or not 1 <= k <= len(self):
             return top_k(query, self.rows, k)
         similarity, index = stream(self.rows, query.reshape(-1), k, self.path, ROWS)
         return similarity.view(*query.shape[:-1], k), index.view(*query.shape[:-1], k)
@@ -130,13 +123,13 @@ class Index:
         return similarity.view(*query.shape[:-1], k), rows.view(*query.shape[:-1], k)
 
 
-def build_index(bank, query, k=20, lists=None):
-    """Build the index of a bank, write it next to the bank, and print its recall@k for queries, `[Q, d]`.
+def build_index(bank, query):
+    """Build the index of a bank, write it next to the bank, and print its recall@20 for queries, `[Q, d]`.
 
-    There are `lists` lists, by default the root of the bank's size. The number of lists searched doubles until the
-    lower end of the recall's 95 % interval over queries is 0.95.
+    There are as many lists as the root of the bank's size. The number of lists searched doubles until the lower end of
+    the recall's 95 % interval over queries is 0.95.
     """
-    lists = lists or max(1, round(len(bank) ** 0.5))
+    lists, k = max(1, round(len(bank) ** 0.5)), min(20, len(bank))
     made = faiss.index_factory(bank.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
     made.cp.min_points_per_centroid = 1  # no warning for a small bank
     made.train(bank.rows[:: max(1, len(bank) // (TRAINED_ON * lists))].float().numpy())
@@ -155,21 +148,6 @@ def build_index(bank, query, k=20, lists=None):
     with paths.replacing(index_path(bank.path)) as file:
         faiss.write_index(made, faiss.PyCallbackIOWriter(file.write))
     return Index(bank, made)
-
-
-def load_index(bank):
-    """Load the index of a bank, its lists left in their file; ValueError if there is none of this bank."""
-    path, again = index_path(bank.path), "build it anew with `banks.build_index`"
-    try:
-        lists = faiss.read_index(os.fspath(path), faiss.IO_FLAG_MMAP)
-    except RuntimeError as error:
-        reason = str(error).rpartition("Error: ")[2].strip()
-        raise ValueError(f"{path}: no index can be read ({reason}); {again}") from None
-    if (lists.ntotal, lists.d) != (len(bank), bank.dimension):
-        found = f"found {lists.ntotal:,} of {lists.d}"
-        raise ValueError(f"{path}: expected {len(bank):,} memories of {bank.dimension} dimensions, {found}; {again}")
-    lists.parallel_mode = 1
-    return Index(bank, lists)
 
 
 def overlap(found, expected):

@@ -129,35 +129,28 @@ def separation(values, requires):
 
 
 def over_questions(values, requires):
-    """A separation of values, `[Q]`, with Welch's 95 % interval over queries and p.
-
-    A bootstrap over five and five queries would be too narrow. The two-sided permutation test is exact.
-    """
+    """A separation of values, `[Q]`, with Welch's 95 % interval over queries, and p of the exact permutation test."""
 
     def gap(one, other, axis):
         return one.mean(axis) - other.mean(axis)
 
     kinds = [values[requires == kind] for kind in ("semantic", "episodic")]
-    exact = {"permutation_type": "independent", "n_resamples": np.inf, "vectorized": True}
-    p = float(permutation_test(kinds, gap, **exact).pvalue)
-    return {**_differing(separation(values, requires), ttest_ind, *kinds, equal_var=False), "p": p}
+    tested = permutation_test(kinds, gap, permutation_type="independent", n_resamples=np.inf, vectorized=True)
+    return with_interval(*kinds) | {"p": float(tested.pvalue)}
 
 
-def over_seeds(by_adapter, others=None):
+def with_interval(by_adapter, others=None):
     """The mean of R values, or of R minus C others, with its 95 % t interval (Welch's for two samples)."""
-    if others is None:
-        return _differing(by_adapter.mean(), ttest_1samp, by_adapter, popmean=0)
-    return _differing(by_adapter.mean() - others.mean(), ttest_ind, by_adapter, others, equal_var=False)
-
-
-def _differing(mean, test, *samples, **options):
+    samples = [by_adapter] if others is None else [by_adapter, others]
+    mean = float(by_adapter.mean() - (0 if others is None else others.mean()))
     if min(map(len, samples)) < 2:
         low, high = None, None
     elif all(np.ptp(sample) < 1e-12 for sample in samples):  # constant: the t test is undefined
-        low, high = float(mean), float(mean)
+        low, high = mean, mean
     else:
-        low, high = map(float, test(*samples, **options).confidence_interval())
-    return {"difference": float(mean), "difference_low": low, "difference_high": high}
+        tested = ttest_1samp(by_adapter, 0) if others is None else ttest_ind(*samples, equal_var=False)
+        low, high = map(float, tested.confidence_interval())
+    return {"difference": mean, "difference_low": low, "difference_high": high}
 
 
 def _over_adapters(values):
@@ -170,11 +163,9 @@ def _over_adapters(values):
 
 
 def geometry_rows(diagnostic, before, after):
-    """Fields and keys of rows for `records.row`.
+    """Fields and keys of rows for `records.row`, by query (from 1), or by the kind that queries require.
 
-    Metrics d_e, d_s and delta by query (from 1) and requires; recall@5 by requires; delta_change by query, and by
-    requires alone; separation; separation_change. The key stage is "before" or "after", interval is "questions" or
-    "seeds", the units of the interval of a separation's difference.
+    The key stage is "before" or "after", interval is "questions" or "seeds", the units of a separation's interval.
 
     Parameters
     ----------
@@ -218,14 +209,14 @@ def _separation_rows(requires, before, adapters):
         after = {"metric": "separation", "stage": "after", "adapter": adapter, **_over_adapters(start + moved), **count}
         after["compared_with"] = {"stage": "before", "adapter": None, "interval": None}
         made.append({**after, "interval": "questions", **over_questions(change.mean(0), requires)})
-        made.append({**after, "interval": "seeds", **over_seeds(moved)})
+        made.append({**after, "interval": "seeds", **with_interval(moved)})
         apart = {"metric": "separation_change", "adapter": adapter, **_over_adapters(moved), **count}
         if change is first:
             made += [{**apart, "interval": interval} for interval in ("questions", "seeds")]
             continue
         apart["compared_with"] = {"adapter": name}
         made.append({**apart, "interval": "questions", **over_questions(change.mean(0) - first.mean(0), requires)})
-        made.append({**apart, "interval": "seeds", **over_seeds(moved, separation(first, requires))})
+        made.append({**apart, "interval": "seeds", **with_interval(moved, separation(first, requires))})
     return made
 
 
@@ -248,11 +239,7 @@ def printed_delta(stage):
 
 
 def separations(record, requires):
-    """Table of the changes of the separation, compared with the first adapter's: a line an adapter.
-
-    A line of the paper's numbers is added if the record has them. `requires` is the kind that each query requires,
-    `[Q]`.
-    """
+    """Table of the changes of the separation by adapter, compared with the first, and of the paper's, if recorded."""
     heads = {"separation": "change of the separation", "separation_change": "minus that of {}"}
     lines = {}
     for row in record["rows"]:
@@ -277,14 +264,11 @@ def _shown(row):
 
 def moved(record):
     """Table of Delta before and after each adapter, and of the paper's if the record has it, for `figures.moves`."""
-    rows = [row for row in record["rows"] if row["metric"] == "delta"]
-    start = {row["query"]: row for row in rows if row["stage"] == "before"}
-    lines, theirs = [], []
-    for row in [row for row in rows if row["stage"] == "after"]:
-        line, before = {"query": row["query"], "requires": row["requires"]}, start[row["query"]]
-        ends = {"before": before["measured"], "after": row["measured"], "std": row["std"]}
-        lines.append({**line, "adapter": row["adapter"], **ends})
-        if row.get("reported") is not None:
-            ends = {"before": before["reported"], "after": row["reported"], "std": None}
-            theirs.append({**line, "adapter": "paper", **ends})
-    return pd.DataFrame(theirs + lines).astype({"before": float, "after": float, "std": float})
+    rows = pd.DataFrame([{"reported": None, **row} for row in record["rows"] if row["metric"] == "delta"])
+    before, after = (rows[rows["stage"] == stage] for stage in ("before", "after"))
+    ends = after.merge(before[["query", "measured", "reported"]], on="query", suffixes=("", "_before"))
+    ours = ends.assign(before=ends["measured_before"], after=ends["measured"])
+    theirs = ends.assign(adapter="paper", before=ends["reported_before"], after=ends["reported"], std=None)
+    both = pd.concat([theirs[ends["reported"].notna()], ours], ignore_index=True)
+    both = both[["query", "requires", "adapter", "before", "after", "std"]]
+    return both.astype({"before": float, "after": float, "std": float})

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from earlib import paths
-from earlib.core.config import VARIANTS, Config
+from earlib.core.config import Config
 from earlib.core.ordering import best
 from earlib.data import candidates
 from earlib.data.search import ROWS, top_k
@@ -32,8 +32,7 @@ def adapt(rows, weights):
 
 def fold(bank, weights, path):
     """Write the bank of all memories adapted by W_m, `[d, d]`; it is searched with adapted queries."""
-    blocks = (adapt(block, weights).numpy() for block in bank.blocks())
-    write_bank(path, blocks, len(bank), bank.dimension, bank.rows.numpy().dtype)
+    write_bank(path, (adapt(block, weights).numpy() for block in bank.blocks()), len(bank), bank.dimension)
     return Bank(path)
 
 
@@ -47,37 +46,34 @@ def folded_candidates(benchmark, found, weights, store="dialogue"):
     """Candidates of all questions from a float16 bank into which an adapter, `[2, d, d]`, is folded."""
     query, bank = adapt(found.query, weights[0]), adapt(found.bank, weights[1]).half().float()
     index = candidates.nearest(benchmark, query, bank, store, found.index.shape[1])
-    gold, _ = candidates.gold_among(benchmark, index, store)
-    return replace(found, query=query, bank=bank, index=index, gold=gold)
+    return replace(found, query=query, bank=bank, **candidates.chosen(benchmark, index, store))
 
 
 # -- both uses compared ------------------------------------------------------------------------------------------------
 
 
-def quality_of_uses(setting, variant="ear_adapter"):
+def quality_of_uses(setting):
     """Measures of both uses of an adapter on the evaluation questions of a setting, in their own conversations.
 
     Parameters
     ----------
     setting : Setting
         With a random split, so that all seeds evaluate as many questions.
-    variant : str
-        A key of `config.VARIANTS`, which trains the adapters.
 
     Returns
     -------
     values : dict of numpy.ndarray
-        `[3, R, E]` of the retriever, the adapter applied (under the variant's name) and folded.
+        `[3, R, E]` of the retriever, the adapter applied (`ear_adapter`) and folded.
     queries : numpy.ndarray
         Question numbers, `[R, E]`.
     shared : numpy.ndarray
         Share of the folded slate that is in the other one, `[R, E]`.
     """
-    config = Config(**VARIANTS[variant].changes)
+    config = Config()
     found, searched = settings.candidates_of(setting, config.depth), settings.benchmark(setting.dataset)
     weights = runs.trained_weights(setting, config)
     queries = np.stack([settings.split(found.scopes, setting, seed)[1] for seed in range(setting.seeds)])
-    values, shared = {name: [] for name in ("retriever", variant, FOLDED)}, []
+    values, shared = {name: [] for name in ("retriever", "ear_adapter", FOLDED)}, []
     for seed, asked in enumerate(torch.from_numpy(queries)):
         applied = rerank(found.query[asked], found.memory[asked], weights[:, seed], config.slate_size)
         folded = folded_candidates(searched, found, weights[:, seed], setting.store)
@@ -88,7 +84,7 @@ def quality_of_uses(setting, variant="ear_adapter"):
     return {name: np.concatenate(parts, 1) for name, parts in values.items()}, queries, np.stack(shared)
 
 
-def resampled(real, count, seed=0):
+def resampled(real, count):
     """Yield synthetic memories, `[m, d]`, that lie about real ones, `[n, d]`, as these about each other.
 
     Each is a real embedding o, moved along the sphere in a random direction t orthogonal to it, until its cosine with o
@@ -96,7 +92,7 @@ def resampled(real, count, seed=0):
     every count.
     """
     nearest = top_k(real, real, 2)[0][:, 1].clamp(max=1)  # itself is the first, or a copy of it
-    rng = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(0)
     for start in range(0, count, ROWS):
         origin, drawn = torch.randint(len(real), (2, ROWS), generator=rng)
         direction = torch.randn(ROWS, real.shape[1], generator=rng)
@@ -120,8 +116,7 @@ class Costs(NamedTuple):
 def cost_of_uses(real, query, weights, count):
     """Measure both uses of an adapter in a temporary bank of resampled memories, one query at a time.
 
-    The bank is in the operating system's cache, since it was just written. Searches and uses take turns, beside reading
-    the frozen embeddings once: their sum, with as many threads.
+    The bank is in the operating system's cache, since it was just written. Searches and uses take turns.
 
     Parameters
     ----------
@@ -179,10 +174,7 @@ def _timed_uses(indexes, query, weights):
 
 
 def cost_rows(costs, **keys):
-    """Rows of a record, with further keys: latency by search and use, shares found and shared, disk, preparation.
-
-    Times vary between machines, and so does the share found, since it sets the lists searched.
-    """
+    """Rows of a record, with further keys: latency by search and use, shares found and shared, disk, preparation."""
 
     def percent(shares):
         return {"n_queries": len(shares), **mean_interval(shares, scale=100)}

@@ -8,6 +8,7 @@ on the K candidates. The simulated critic costs next to nothing: the time of a r
 import os
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
@@ -47,11 +48,7 @@ class Times(NamedTuple):
 
 @contextmanager
 def stored(blocks, dimension):
-    """A bank in a file of float32 rows, from blocks `[m, d]`, while the context lasts.
-
-    Yields `count -> [count, d]`, a new mapping of the first rows. The file has no name, so that nothing is left behind
-    however the process ends.
-    """
+    """Yield `count -> [count, d]`, a new mapping of the first rows of a file that has no name and leaves nothing."""
     with ExitStack() as stack:
         try:
             paths.cache().mkdir(parents=True, exist_ok=True)
@@ -100,10 +97,7 @@ def timed(work):
 
 
 def take_turns(works, count, before):
-    """Seconds and results of each work, `n -> result`, for queries 0 to count - 1; the first query is run beforehand.
-
-    The order of the works changes from query to query; `before(n)` comes first.
-    """
+    """Seconds and results of each work, `n -> result`, in changing order after `before(n)`; 0 is run beforehand."""
     seconds, results = ({name: [None] * count for name in works} for _ in range(2))
     for n in (0, *range(count)):
         before(n)
@@ -114,22 +108,16 @@ def take_turns(works, count, before):
 
 
 def time_methods(bank, query, spans, gold, names):
-    """Time each method, a key of `config.VARIANTS` or `equal_calls_C`, one query at a time.
+    """Time each method on queries, `[N, d]`, one at a time; each searches its span of the rows that `bank()` returns.
 
     The first stage is shared and timed once a query; the rest of each method is added to it. Just before, the same
-    embeddings are read once: their sum, with as many threads. The adapters are random, since values do not change their
-    cost.
-
-    `bank()` returns the bank, `[M, d]`; query `[N, d]` searches the rows of its span (first, last + 1); `gold`, `[N,
-    K]`, is for the simulated critic.
+    embeddings are read once: their sum, with as many threads. The adapters are random: values do not change their cost.
     """
     N, config = len(query), Config()
     index = torch.zeros(N, config.depth, dtype=torch.int64)
     found = Candidates(query, bank(), index, gold, gold.sum(-1), ids=(), memory_ids=(), categories=(), scopes=())
     noise = randomness.draw(config, (0,), torch.arange(N)[None], config.depth, N, "test")
-    read, first, opened = np.empty(N), np.empty(N), [None]
-    asked = {name: [] for name in names}
-    methods = {name: _method(name, found, asked[name]) for name in names}
+    read, first, opened, calls = np.empty(N), np.empty(N), [None], Counter()
 
     def first_stage(n):
         opened[0] = bank()
@@ -139,33 +127,32 @@ def time_methods(bank, query, spans, gold, names):
     def before(n):
         read[n], _ = timed(lambda: bank()[slice(*spans[n])].sum())
         first[n], _ = timed(lambda: first_stage(n))
-        for calls in asked.values():
-            calls.clear()
+        calls.clear()
 
     def work(method):
         return lambda n: method(torch.tensor([[n]]), noise.part(n, n + 1), opened[0])
 
-    seconds, slates = take_turns({name: work(method) for name, method in methods.items()}, N, before)
+    seconds, slates = take_turns({name: work(_method(name, found, calls)) for name in names}, N, before)
     seconds = {name: first + rest for name, rest in seconds.items()}
     slates = {name: index.gather(1, torch.cat(parts)[:, 0]) for name, parts in slates.items()}
-    return Times(read, seconds, slates, {name: len(calls) for name, calls in asked.items()})
+    return Times(read, seconds, slates, {name: calls[name] for name in names})
 
 
-def _method(name, found, asked):
-    """A method after the first stage, `(queries, noise, bank) -> slates`, `[1, n]` to `[1, n, s]`; notes its calls."""
+def _method(name, found, calls):
+    """A method after the first stage, `(queries, noise, bank) -> slates`, `[1, n]` to `[1, n, s]`; counts its calls."""
     variant = VARIANTS.get(name)
     config = Config(**(variant.changes if variant else {}), init="normal")
     simulated = SimulatedCritic(config, found.gold)
 
     def critic(*question):
-        asked.append(1)
+        calls[name] += 1
         return simulated(*question)
 
     if name == BASELINE:
         return lambda queries, noise, bank: torch.arange(config.slate_size).expand(*queries.shape, -1)
     if variant is None:
-        calls = int(name.removeprefix("equal_calls_"))
-        return lambda queries, noise, bank: measures.equal_calls(config, found, critic, queries, calls, noise)
+        most = int(name.removeprefix("equal_calls_"))
+        return lambda queries, noise, bank: measures.equal_calls(config, found, critic, queries, most, noise)
     learner = Learner(config, found, critic, (0,))
 
     def rerank(queries, noise, bank):
@@ -205,7 +192,7 @@ def time_questions(benchmark, found, queries, names):
     index, every = place[found.index[queries]], torch.arange(len(queries))[None]
     batch = Candidates(query, bank, index, gold, gold.sum(-1), (), (), (), ())
     noise = randomness.draw(Config(), (0,), every, Config().depth, len(queries), "test")
-    return times, {name: index.gather(1, _method(name, batch, [])(every, noise, bank)[0]) for name in names}
+    return times, {name: index.gather(1, _method(name, batch, Counter())(every, noise, bank)[0]) for name in names}
 
 
 def time_random(memories, dimension, queries, names):
@@ -255,18 +242,17 @@ def encoding(encoder, texts):
 
 
 def latency_rows(times, **keys):
-    """Rows of a record, with further keys: latency by method and its percentiles, reading once, and their ratio.
+    """Rows of a record, with further keys: latency by method and its percentiles, and reading once.
 
-    All vary between machines. Latency is a mean over queries with its interval and its paired difference to the
-    retriever; the ratio is that of the medians of adapter-only retrieval and of reading.
+    Latency is a mean over queries with its interval and its paired difference to the retriever; the ratio is that of
+    the medians of adapter-only retrieval and of reading.
     """
     made = []
     for name, seconds in times.seconds.items():
         mean, *percentiles = spread(seconds, variant=name, **keys)
         if name != BASELINE:
             gap = mean_interval(seconds - times.seconds[BASELINE])
-            ends = {"difference": "measured", "difference_low": "low", "difference_high": "high"}
-            mean |= {end: gap[value] for end, value in ends.items()}
+            mean |= zip(("difference", "difference_low", "difference_high"), gap.values(), strict=True)
         made += [mean, *percentiles]
     made += spread(times.read, variant="read_once", **keys)
     ratio = np.median(times.seconds["ear_adapter"]) / np.median(times.read)

@@ -88,7 +88,7 @@ def job(setting, config, only=None):
 def cached(job):
     """The cached Run of a job, or None."""
     stored = cache.load("runs", job.key)
-    return None if stored is None else Run(**stored)
+    return stored and Run(**stored)
 
 
 def keep(job, result):
@@ -105,7 +105,7 @@ def compute_run(setting, config, found, only=None):
     for group in groups.values():
         alike, train, evaluation = zip(*group, strict=True)
         result = _run_group(setting, config, found, alike, np.stack(train), np.stack(evaluation))
-        parts |= {seed: _alone(result, place) for place, seed in enumerate(alike)}
+        parts |= _by_seed(result, alike)
     return _merged([parts[seed] for seed in seeds])
 
 
@@ -117,21 +117,16 @@ def _run_group(setting, config, found, seeds, train, evaluation):
     noise = randomness.draw(config, seeds, kept, config.depth, len(found.query), "test", found.bank.device)
 
     def answer(explorer=False):
-        return learner.retrieve(kept, explorer, noise)
+        slates = learner.retrieve(kept, explorer, noise)
+        return measures.measure(found, kept, slates), slates.permute(2, 0, 1).to(torch.int16).cpu().numpy()
 
-    def score(slates):
-        return measures.measure(found, kept, slates)
-
-    untrained = answer(explorer=True)
-    seen, adapter = [0], [score(answer())]
+    untrained, points = answer(explorer=True), {0: answer()}
     every = setting.evaluate_every or order.shape[1] // setting.epochs
     for step in learner.train(order):  # evaluated at the first update that reaches a multiple, and at the end
         if step.seen == order.shape[1] or step.seen // every > (step.seen - config.batch_size) // every:
-            seen.append(step.seen)
-            adapter.append(score(answer()))
-    last = [answer(), answer(explorer=True), untrained]
-    slates = torch.stack(last).permute(0, 3, 1, 2).to(torch.int16).cpu().numpy()
-    return Run(np.array(seen), evaluation, np.stack(adapter), score(last[1]), score(untrained), slates)
+            points[step.seen] = answer()
+    ends, along = (points[step.seen], answer(explorer=True), untrained), np.stack([one for one, _ in points.values()])
+    return Run(np.array([*points]), evaluation, along, ends[1][0], untrained[0], np.stack([one for _, one in ends]))
 
 
 def critic_of(config, found, seeds, training):
@@ -171,27 +166,31 @@ def trained_weights(setting, config, only=None):
     return weights
 
 
-def _alone(result, place):
-    """The Run of one seed of several, without padding."""
-    held = result.queries[place] >= 0
-    return Run(result.seen, *(part[..., [place], :][..., held] for part in result[1:]))
+def _by_seed(result, seeds):
+    """The Run of each seed alone, without padding."""
+    held = [queries >= 0 for queries in result.queries]
+    return {
+        seed: Run(result.seen, *(part[..., [at], :][..., held[at]] for part in result[1:]))
+        for at, seed in enumerate(seeds)
+    }
 
 
 def _merged(runs):
-    """One Run of several seeds; where they evaluate different numbers of questions, NaN and -1 pad the shorter."""
-    points, width = min(len(run.seen) for run in runs), max(run.queries.shape[1] for run in runs)
+    """One Run of several seeds; where their evaluations differ in number, the last of all is that at the end."""
+    points = min(len(run.seen) for run in runs)
+    last = [[*range(points - 1), len(run.seen) - 1] for run in runs]
+    runs = [run._replace(seen=run.seen[at], adapter=run.adapter[at]) for run, at in zip(runs, last, strict=True)]
+    return Run(runs[0].seen, *map(_side_by_side, [*zip(*runs, strict=True)][1:]))
 
-    def padded(part):
-        missing = -1 if part.dtype.kind == "i" else np.nan
-        return np.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, width - part.shape[-1])], constant_values=missing)
 
-    parts = []
-    for run in runs:
-        last = [*range(points - 1), len(run.seen) - 1]  # the last evaluation is that at the end
-        parts.append([run.seen[last], *map(padded, run._replace(adapter=run.adapter[last])[1:])])
-    (seen, *_), *others = zip(*parts, strict=True)
+def _side_by_side(parts):
+    """Arrays of several seeds, `[..., R, E]`, as one; NaN and -1 pad those of fewer questions."""
+    missing, width = -1 if parts[0].dtype.kind == "i" else np.nan, max(part.shape[-1] for part in parts)
+    wide = [np.full((*part.shape[:-1], width), missing, part.dtype) for part in parts]
+    for whole, part in zip(wide, parts, strict=True):
+        whole[..., : part.shape[-1]] = part
     # in one memory layout, since a mean depends on it in its last digits
-    return Run(seen, *(np.ascontiguousarray(np.concatenate(part, axis=-2)) for part in others))
+    return np.ascontiguousarray(np.concatenate(wide, axis=-2))
 
 
 # -- the key of a run --------------------------------------------------------------------------------------------------
@@ -210,9 +209,7 @@ def algorithm(root=PACKAGE):
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=8)
-def _fingerprint(found):
-    return found.fingerprint()
+_fingerprint = lru_cache(maxsize=8)(first_stage.Candidates.fingerprint)
 
 
 def _key(setting, config, found, only=None):
@@ -268,7 +265,7 @@ def variant_run(setting, name, chosen=None, **changes):
         where, more = _with_epochs(beside(setting, variant.reranker), choice)
         seeds = [seed for seed, one in enumerate(chosen) if one == choice]
         result = run(where, Config(**{**variant.changes, **changes, **more}), seeds)
-        parts |= {seed: _alone(result, place) for place, seed in enumerate(seeds)}
+        parts |= _by_seed(result, seeds)
     return _merged([parts[seed] for seed in range(setting.seeds)])
 
 
@@ -314,13 +311,9 @@ def _control(setting, name, **changes):
 
 def answered(found, parts):
     """Answers from question numbers, `[1, E]`, and slates, `[1, E, s]`, of each seed."""
-    runs = []
-    for evaluation, slates in parts:
-        values = measures.measure(found, evaluation, slates)
-        chosen = slates.permute(2, 0, 1)[None].to(torch.int16).numpy()
-        runs.append(Run(np.zeros(1), evaluation.numpy(), values[None], values, values, chosen))
-    merged = _merged(runs)
-    return Answers(merged.explorer, merged.queries, np.moveaxis(merged.slates[0], 0, -1))
+    values = _side_by_side([measures.measure(found, *part) for part in parts])
+    slates = _side_by_side([slates.permute(2, 0, 1).to(torch.int16).numpy() for _, slates in parts])
+    return Answers(values, _side_by_side([queries.numpy() for queries, _ in parts]), np.moveaxis(slates, 0, -1))
 
 
 def tuned(setting, name, choices, **changes):

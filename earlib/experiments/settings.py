@@ -23,32 +23,22 @@ class Setting(Checked):
         For an unknown name, a wrong type, or a value out of range.
     """
 
-    dataset: str = Field("locomo", description="benchmark")
-    encoder: str = Field("minilm", description="frozen encoder")
-    store: Literal["dialogue", "observation", "both"] = Field("dialogue", description="memories that are searched")
-    first_stage: Literal["dense", "hybrid"] = Field(
-        "dense", description="ranking that yields the candidates: by cosine, or fused with that of BM25"
-    )
-    split: Literal["random", "conversation"] = Field("random", description="unit of the held-out evaluation set")
-    reranker: Literal["none", "bm25", "monot5"] = Field(
-        "none", description="reranker whose scores the candidates carry as side information of the Explorer"
-    )
-    seeds: int = Field(3, description="seeds 0 to seeds - 1", ge=1)
-    captions: bool = Field(True, description="the text of a turn includes the caption of a shared image")
-    dates: bool = Field(False, description="the text of a turn begins with its date")
-    width: int | None = Field(None, description="dimensions into which embeddings are rotated; None: as encoded", ge=1)
-    train_queries: int | None = Field(None, description="training queries seen; all if None", ge=1)
-    epochs: int = Field(1, description="passes over the training queries", ge=1)
-    evaluate_every: int | None = Field(
-        None, description="training queries between evaluations; None: at the end of each pass", ge=1
-    )
-    validate_on_training: bool = Field(
-        False, description="a fifth of the training queries replaces the evaluation set, to choose hyper-parameters"
-    )
-    device: str = Field(default_factory=devices.default, description="where tensors live: cpu, cuda or cuda:N")
-    dtype: Literal[devices.DTYPES] = Field(
-        default_factory=devices.dtype, description="precision in which adapters learn and score"
-    )
+    dataset: str = "locomo"
+    encoder: str = "minilm"
+    store: Literal["dialogue", "observation", "both"] = "dialogue"  # memories that are searched
+    first_stage: Literal["dense", "hybrid"] = "dense"  # candidates by cosine, or by its ranking fused with BM25's
+    split: Literal["random", "conversation"] = "random"  # unit of the held-out evaluation set
+    reranker: Literal["none", "bm25", "monot5"] = "none"  # its scores are side information of the Explorer
+    seeds: int = Field(3, ge=1)  # seeds 0 to seeds - 1
+    captions: bool = True  # the text of a turn includes the caption of a shared image
+    dates: bool = False  # the text of a turn begins with its date
+    width: int | None = Field(None, ge=1)  # dimensions into which embeddings are rotated; None: as encoded
+    train_queries: int | None = Field(None, ge=1)  # training queries seen; all if None
+    epochs: int = Field(1, ge=1)  # passes over the training queries
+    evaluate_every: int | None = Field(None, ge=1)  # training queries between evaluations; None: at each pass's end
+    validate_on_training: bool = False  # evaluate on a fifth of the training queries, to choose hyper-parameters
+    device: str = Field(default_factory=devices.default)  # where tensors live: cpu, cuda or cuda:N
+    dtype: Literal[devices.DTYPES] = Field(default_factory=devices.dtype)  # in which adapters learn and score
 
     @field_validator("device")
     @classmethod
