@@ -71,10 +71,10 @@ class AdaptedScores(torch.autograd.Function):
 
 
 def _product(left, right, out, beta=0, alpha=1):
-    """out = beta * out + alpha * left @ right, `[R, a, b] x [R, b, c]`; large ones on a CPU replica by replica.
+    """out = beta * out + alpha * left @ right, `[R, a, b] x [R, b, c]`.
 
-    A batched product gives each thread whole matrices: three replicas on two cores would leave one core idle for a
-    third of the time. One product after the other keeps both busy, once it is large enough to be worth the call.
+    On a CPU large products run replica by replica: a batched one gives each thread whole matrices, so that three
+    replicas on two cores would leave one of them idle for a third of the time.
     """
     if out.is_cuda or left[0].numel() * right.shape[2] < LARGE:
         return out.baddbmm_(left, right, beta=beta, alpha=alpha)
@@ -84,23 +84,10 @@ def _product(left, right, out, beta=0, alpha=1):
 
 
 class Adapter:
-    """R residual adapters with the matrices W_q and W_m, `[R, d, d]` each.
+    """R residual adapters with matrices W_q and W_m, `[R, d, d]` each, from initial parameters as `start` makes them.
 
-    Parameters
-    ----------
-    start : sequence of torch.Tensor
-        Initial parameters, as `start` makes them.
-    kind : {"full", "low-rank", "diagonal", "query"}
-        How the parameters form W_q and W_m. A low-rank product is formed: it saves parameters, not time.
-    normalise : bool
-        Whether adapted embeddings have unit length (Eq. 3) or not (Algorithm 3, line 1).
-    dtype, device
-        Of the parameters.
-
-    Attributes
-    ----------
-    parameters : list of torch.Tensor
-        Updated by the optimizer.
+    `kind` is `Config.adapter`, how the parameters form W_q and W_m. A low-rank product is formed: it saves parameters,
+    not time.
     """
 
     def __init__(
@@ -148,8 +135,7 @@ class Adapter:
 def start(config, seeds: Sequence[int], dimension: int) -> list[Tensor]:
     """Initial parameters of adapters, one replica a seed: at zero they rank as the retriever does.
 
-    Full: W_q and W_m, `[R, d, d]`, zero or normal. Query: W_q alone. Diagonal: their entries, `[R, d]`. Low-rank: A_q
-    and A_m, `[R, r, d]`, with entries of deviation 1 / sqrt(d), then B_q and B_m, `[R, d, r]`, zero.
+    Low-rank: A_q and A_m, `[R, r, d]`, with entries of deviation 1 / sqrt(d), then B_q and B_m, `[R, d, r]`, zero.
     """
     R, d = len(seeds), dimension
 

@@ -18,10 +18,9 @@ def false_positive_rate(gold: Tensor, others: Tensor, recall: float, precision: 
 
 
 class SimulatedCritic:
-    """Probabilistic citations with a target precision and recall (Appendix A.2).
+    """Probabilistic citations with a target precision and recall (Appendix A.2); it knows the gold labels.
 
-    Gold memories are cited with probability r, others with p_fp. It knows the gold labels: used at test time, it
-    sees test gold.
+    Gold memories are cited with probability r, others with p_fp.
 
     Parameters
     ----------

@@ -20,15 +20,7 @@ class Exploration(NamedTuple):
 
 
 def tallied(slates: Tensor, citations: Tensor, readable: Tensor, scores: Tensor) -> Exploration:
-    """Count for each candidate how often it was shown, and its citations.
-
-    Parameters
-    ----------
-    slates, citations, readable : torch.Tensor
-        `[..., T, s]`, as in `Exploration`.
-    scores : torch.Tensor
-        Of all candidates, `[..., K]`: for shape, dtype and device.
-    """
+    """Count for each candidate, `[..., K]`, how often it was shown, and its citations."""
     weight, members = readable.to(scores.dtype), slates.flatten(-2)
     shown = torch.zeros_like(scores).scatter_add(-1, members, weight.flatten(-2))
     cited = torch.zeros_like(scores).scatter_add(-1, members, (weight * citations).flatten(-2))
@@ -36,15 +28,7 @@ def tallied(slates: Tensor, citations: Tensor, readable: Tensor, scores: Tensor)
 
 
 def upper_confidence(config, shown: Tensor, cited: Tensor) -> Tensor:
-    """U_i of Eq. 5: mean feedback and the exploration bonus, `[..., K]`.
-
-    Parameters
-    ----------
-    config : Config
-        For alpha.
-    shown, cited : torch.Tensor
-        Pulls N_i and the sum of their citations, `[..., K]`.
-    """
+    """U_i of Eq. 5, `[..., K]`: mean feedback and the exploration bonus, from pulls N_i and the sum of citations."""
     total = shown.sum(-1, keepdim=True)
     return cited / shown.clamp(min=1) + config.ucb * (torch.log1p(total) / (1 + shown)).sqrt()
 
@@ -116,19 +100,7 @@ def explore(
 ) -> Exploration:
     """Run exploration rounds: a slate, its citations, the statistics (Algorithm 2, lines 4 to 19).
 
-    Parameters
-    ----------
-    config : Config
-    scores, gram, side : torch.Tensor
-        As in `select_slate`.
-    ask : callable
-        The critic: `(round, slates) -> (citations, readable)`, each `[..., s]`.
-    rounds : int
-        Rounds with feedback, 0 or more.
-
-    Returns
-    -------
-    Exploration
+    Parameters as in `select_slate`; `ask` is the critic, `(round, slates) -> (citations, readable)`, each `[..., s]`.
     """
     shown, cited = torch.zeros_like(scores), torch.zeros_like(scores)
     unknown, (relevance, penalties) = torch.zeros_like(scores), _weighted(config, scores, gram, side)

@@ -75,7 +75,7 @@ class Learner:
         self.parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"]]
 
     def train(self, order: Tensor, uniforms: Uniforms | None = None) -> Iterator[Step]:
-        """Learn from a stream of queries, one update a batch.
+        """Learn from a stream of queries, one update a batch, each of which yields a `Step`.
 
         Parameters
         ----------
@@ -83,11 +83,6 @@ class Learner:
             Query numbers, `[R, N]`; a query may come again.
         uniforms : Uniforms, optional
             Default: drawn from the seeds.
-
-        Yields
-        ------
-        Step
-            After each update.
 
         Raises
         ------

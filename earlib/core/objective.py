@@ -8,19 +8,9 @@ from earlib.core.ordering import best
 
 
 def log_likelihood(scores: Tensor, slates: Tensor) -> Tensor:
-    """Log-probability of each slate member under a softmax over all candidates (Eq. 4).
+    """Log-probability, `[..., n]`, of each slate member under a softmax over all candidates (Eq. 4).
 
-    Parameters
-    ----------
-    scores : torch.Tensor
-        `[..., K]`; dimensions of size 1 serve all slates.
-    slates : torch.Tensor
-        Candidate indices, `[..., n]`.
-
-    Returns
-    -------
-    torch.Tensor
-        `[..., n]`.
+    Scores are `[..., K]`, where dimensions of size 1 serve all slates; slates are candidate indices, `[..., n]`.
     """
     return scores.log_softmax(-1).expand(*slates.shape[:-1], -1).gather(-1, slates)
 
@@ -40,21 +30,7 @@ def plackett_luce(scores: Tensor, slates: Tensor) -> Tensor:
 def ranking_loss(log_p: Tensor, citations: Tensor, counted: Tensor, baseline: float) -> Tensor:
     """Mean of -(y - b) log p over the citations that count (Eq. 10); 0 where none does.
 
-    Parameters
-    ----------
-    log_p : torch.Tensor
-        `[..., n]`.
-    citations : torch.Tensor
-        y in {-1, +1}, `[..., n]`.
-    counted : torch.Tensor
-        bool, `[..., n]`.
-    baseline : float
-        b, independent of any action.
-
-    Returns
-    -------
-    torch.Tensor
-        `[...]`.
+    The log-probabilities, the citations y in {-1, +1} and which of them are counted are `[..., n]`, the loss `[...]`.
     """
     weight = counted.to(log_p.dtype)
     total = (weight * (citations - baseline) * log_p).sum(-1)
@@ -71,22 +47,8 @@ def listwise_loss(kind: str, scores: Tensor, useful: Tensor, counted: Tensor) ->
         logistic:       mean over l in N of log (1 + exp(z_l - z_i))
         plackett-luce:  -z_i + log sum over l in N, and in P from i on, of exp z_l
 
-    where the last one takes P in the order of its scores: the chance that it is drawn first, and in this order.
-
-    Parameters
-    ----------
-    kind : {"softmax", "contrastive", "logistic", "plackett-luce"}
-    scores : torch.Tensor
-        `[..., K]`, divided by their temperature.
-    useful : torch.Tensor
-        Which candidates were cited, bool `[..., K]`.
-    counted : torch.Tensor
-        Which candidates are in P or N at all, bool `[..., K]`.
-
-    Returns
-    -------
-    torch.Tensor
-        `[...]`.
+    where the last one takes P in the order of its scores: the chance that it is drawn first, and in this order. The
+    scores, which candidates were cited, and which are in P or N at all are `[..., K]`, the loss `[...]`.
     """
     absent = torch.finfo(scores.dtype).min  # exp of it is 0, and nothing flows back; infinities would make NaN of 0
     useful, others = useful & counted, counted & ~useful

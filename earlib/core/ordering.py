@@ -36,19 +36,9 @@ def shared(bank: Tensor, index: Tensor) -> Tensor:
 
 
 def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct numbers of each line, and the position of each number among them.
+    """Distinct numbers of each line of `[R, n]`, ascending, and the places at which `gather` finds the line in them.
 
-    Parameters
-    ----------
-    rows : torch.Tensor
-        `[R, n]`, int64.
-
-    Returns
-    -------
-    numbers : torch.Tensor
-        `[R, U]`, ascending; U is the most that a line has, shorter ones are padded with row 0.
-    place : torch.Tensor
-        `[R, n]`, such that `numbers.gather(1, place)` is `rows`.
+    The numbers are `[R, U]`, where U is the most that a line has; shorter ones are padded with 0.
     """
     ordered, order = rows.sort(dim=1)
     slot = torch.zeros_like(rows)

@@ -42,7 +42,7 @@ def draw(
     purpose: str,
     device: str | torch.device = "cpu",
 ) -> Uniforms:
-    """Draw the uniforms of a pass over some queries.
+    """Draw the uniforms of a pass over some queries, in float64.
 
     Parameters
     ----------
@@ -54,11 +54,6 @@ def draw(
     depth, queries : int
         K, and the number of queries in all.
     purpose : {"train", "test"}
-
-    Returns
-    -------
-    Uniforms
-        float64.
     """
     shapes = _shapes(config, order.shape[1], depth, purpose == "train")
     drawn: dict[str, list] = {name: [] for name in shapes}

@@ -13,14 +13,6 @@ class ExperienceBuffer:
 
     An experience is a query (by number; its embedding is that before the adapter), how often each of its K candidates
     was shown, and the sum of the citations that it received.
-
-    Parameters
-    ----------
-    config : Config
-    query : torch.Tensor
-        Embeddings of all queries before the adapter, `[N, d]`.
-    replicas, depth, rounds : int
-        R, K and T.
     """
 
     def __init__(self, config, query: Tensor, replicas: int, depth: int, rounds: int):
@@ -55,22 +47,10 @@ class ExperienceBuffer:
         return (cited / over).sum(-1) / observed.sum(-1).clamp(min=1)
 
     def choose(self, queries: Tensor, uniforms: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Choose the experiences that each query of a batch replays (Eq. 15; Appendix B.2).
+        """Choose the experiences that each query of a batch, `[R, Q]`, replays (Eq. 15; Appendix B.2).
 
         Queries that share an update do not replay each other: past experiences are replayed, and the query's own where
-        the configuration says so. The batch itself is stored afterwards.
-
-        Parameters
-        ----------
-        queries : torch.Tensor
-            Query numbers of the batch, `[R, Q]`.
-        uniforms : torch.Tensor, optional
-            `[R, Q, B]`, for the random choice.
-
-        Returns
-        -------
-        positions, numbers : torch.Tensor
-            In the buffer, and the queries there, `[R, Q, n]` with n = min(B, pool).
+        the configuration says so. Returns positions in the buffer, and the query numbers there, `[R, Q, min(B, pool)]`.
         """
         (R, Q), past = queries.shape, self.size
         pool = self.queries[:, None, :past].expand(R, Q, past)
@@ -100,10 +80,7 @@ class ExperienceBuffer:
 
 
 def grown(stored, used: int, needed: int, axis: int = 0, least: int = 64):
-    """A tensor or array with room for `needed` entries, doubled where it must be, so that appending stays cheap.
-
-    One that must grow is copied, its first `used` entries kept: existing readers are unaffected.
-    """
+    """A tensor or array with room for `needed` entries; one that must grow is copied into twice the room."""
     if needed <= stored.shape[axis]:
         return stored
     shape, kept = list(stored.shape), (slice(None),) * axis + (slice(used),)

@@ -64,8 +64,7 @@ class Candidates:
     def rotated(self, width, seed=0):
         """The same candidates with all embeddings rotated at random into a space of `width` dimensions, at least d.
 
-        x becomes Q x with a random Q of orthonormal columns, the Q of a Gaussian matrix, signs included, so that no
-        direction is preferred. Scores stay the same up to rounding; products are summed in float64 for that.
+        The rotation is the Q of a Gaussian matrix, signs included, so that no direction is preferred.
         """
         d = self.query.shape[1]
         if width < d:

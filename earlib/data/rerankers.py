@@ -84,8 +84,8 @@ def score(pairs, reranker="monot5", device=None):
     The model reads `Query: {question} Document: {memory} Relevant:`. Of its first answer token only the logits of the
     two answers count: s = log softmax(l_true, l_false)_true. A long memory is truncated so that "Relevant:" is still
     read, and a question that alone fills more than half of the length at that half. All in float32: T5 overflows in
-    half precision. Each `BLOCK` of different pairs is one entry of the cache, identified by weights, prompt and texts,
-    so that a run that was killed resumes there; the model is not loaded when the cache has all of them.
+    half precision. Each `BLOCK` of different pairs is one entry of the cache, so that a run that was killed resumes
+    there; the model is not loaded when the cache has all of them.
 
     Parameters
     ----------
@@ -106,15 +106,8 @@ def score(pairs, reranker="monot5", device=None):
     ValueError
         For an unknown reranker, weights with another checksum, an answer that is not one token, or a score that is not
         finite (the pair is named).
-    TypeError
-        If a text is not a string.
     ConnectionError
         If the files are not on this machine and the publisher cannot be reached.
-
-    Warns
-    -----
-    UserWarning
-        As `encoders.encode`.
     """
     entry, pairs = get(reranker), [tuple(check_texts(pair)) for pair in pairs]
     unique = list(dict.fromkeys(pairs))

@@ -29,10 +29,6 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
         Whether the difference has a permutation test.
     **keys
         Further keys and fields of the rows.
-
-    Returns
-    -------
-    list of dict
     """
     made = []
     scopes = np.unique([query.scope for query in benchmark(setting.dataset).asked], return_inverse=True)[1]
@@ -59,18 +55,9 @@ def compare(setting, names, baseline, **changes):
 
 
 def compared(setting, values, queries, baseline, names=None, **keys):
-    """Rows of several systems, each compared with the same baseline on the same questions.
+    """Rows of several systems, each compared with the same baseline on the same questions; `values` by system.
 
-    Parameters
-    ----------
-    setting : Setting
-    values : dict of str to numpy.ndarray
-        Of each system, including the baseline, as in `rows`.
-    queries, **keys
-        As in `rows`.
-    baseline : str
-    names : sequence of str, optional
-        Systems that get rows; default: all. Those of the baseline have no difference.
+    `names` are the systems that get rows, by default all; those of the baseline have no difference.
     """
     made = []
     for name in names or values:
@@ -123,8 +110,7 @@ def paired(**grid):
 def curve(setting, name, chosen=None, **changes):
     """Recall@5 of adapter-only inference along training, each point compared with the untrained adapter.
 
-    Only the last difference is tested. Parameters as in `runs.answers`; `Setting.evaluate_every` sets the points. The
-    rows are as from `rows`, with the further key `training_queries`.
+    Only the last difference is tested. Parameters as in `runs.answers`; `Setting.evaluate_every` sets the points.
     """
     result = variant_run(setting, name, chosen, **changes)
     made, start = [], result.adapter[0, :1]
@@ -146,8 +132,6 @@ def readings(options):
 
 def under(setting, reading, names, baseline=None):
     """Recall@5 of systems under one reading of the paper, each compared with itself under the default reading.
-
-    A reading of Recall@5 itself yields other values of the same slates.
 
     Parameters
     ----------

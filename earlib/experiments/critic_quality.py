@@ -69,11 +69,10 @@ def teach(setting, config, critic=None, assisted=0):
 def quality_rows(setting, taught, sees_gold=True, **keys):
     """Rows of a record, with further keys: a critic's quality, and Recall@5 compared with the static retriever."""
     about = {"dataset": setting.dataset, "encoder": setting.encoder, "variant": "ear_adapter"}
-    made = []
+    counted, made = {"n_queries": setting.train_queries, "seeds": setting.seeds}, []
     for metric, by_seed in taught.quality._asdict().items():
-        known = {"measured": float(by_seed.mean())} if np.isfinite(by_seed).all() else None
-        value = known or {"measured": None, "reason": UNREAD}
-        counted = {"n_queries": setting.train_queries, "seeds": setting.seeds}
+        known = np.isfinite(by_seed).all()
+        value = {"measured": float(by_seed.mean())} if known else {"measured": None, "reason": UNREAD}
         made.append({**about, "metric": metric, **keys, **counted, **value})
     static = runs.answers(setting, "retriever").values[:1]
     for variant, values in (("ear_adapter", taught.adapter), ("ear", taught.assisted)):
@@ -91,10 +90,7 @@ def _quality(counts):
 
 
 def _counted(gold, exploration):
-    """Counts of an update; `gold` is `[R, Q, K]`.
-
-    Of readable slates: memories gold and cited, cited, gold; slates without gold; memories; slates. And all slates.
-    """
+    """Counts of an update: memories gold and cited, cited, gold, slates without gold, memories, slates; all slates."""
     slates, read = exploration.slates, exploration.readable
     is_gold = gold.unsqueeze(2).expand(*slates.shape[:3], -1).gather(-1, slates) & read
     cited, whole = (exploration.citations > 0) & read, read.any(-1)

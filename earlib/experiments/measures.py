@@ -19,18 +19,8 @@ PERMUTATIONS = 10_000
 def measure(candidates, queries, slates):
     """Recall@s (all gold in the slate), Hitrate@s (any), and the fraction of the gold in the slate.
 
-    Parameters
-    ----------
-    candidates : Candidates
-    queries : torch.Tensor
-        Query numbers, `[R, E]`.
-    slates : torch.Tensor
-        Candidate indices, `[R, E, s]`.
-
-    Returns
-    -------
-    numpy.ndarray
-        `[3, R, E]` in the order of `MEASURES`, between 0 and 1; NaN for questions without gold.
+    Query numbers, `[R, E]`, and candidate indices, `[R, E, s]`, to `[3, R, E]` in the order of `MEASURES`, between 0
+    and 1; NaN for questions without gold.
     """
     found = candidates.gold[queries].gather(-1, slates).sum(-1)
     return shares(found.cpu().numpy(), candidates.gold_count[queries].cpu().numpy())
@@ -63,19 +53,7 @@ def covered(benchmark, candidates, queries, slates, store=None):
     """Measures of the gold turns that a slate covers, by the turns themselves or by observations drawn from them.
 
     One of several observations of a turn covers it, whereas `of_store` requires all. With a store, only its memories
-    cover turns. Turns that no memory of the stores holds do not count.
-
-    Parameters
-    ----------
-    benchmark : Benchmark
-    candidates, queries, slates
-        As in `of_store`.
-    store : str, optional
-
-    Returns
-    -------
-    numpy.ndarray
-        `[3, R, E]`; NaN for questions without a gold turn that counts.
+    cover turns. Turns that no memory of the stores holds do not count. Otherwise as `of_store`.
     """
     stores = (store,) if store else tuple(candidates.gold_in_store)
     turns = [set(memory.turns) if memory.store in stores else set() for memory in benchmark.memories]
@@ -106,7 +84,7 @@ def equal_calls(config, candidates, critic, queries, calls, uniforms):
     """Control without adapter and bandit: show the retriever's ranking to the critic, s memories a call.
 
     Cited memories come first, then those not shown, then the rejected ones, each in the retriever's order: candidate
-    indices, `[R, E, s]`, of queries, `[R, E]`. Raises ValueError if there are fewer candidates than would be shown.
+    indices, `[R, E, s]`, of queries, `[R, E]`. ValueError if more would be shown than there are candidates.
     """
     s, K = config.slate_size, candidates.index.shape[1]
     if calls * s > K:
@@ -162,16 +140,10 @@ def summary(values, queries, scopes=None, scale=100):
         raise ValueError("a seed evaluates no question with gold memories; choose more questions, or another part")
     by_seed = scale * np.nanmean(values, axis=1)
     low, high = _interval(values, queries, scale)
-    found = {
-        "measured": float(by_seed.mean()),
-        "std": float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None,
-        "low": low,
-        "high": high,
-        "n_queries": int(counted.sum(1).min()),
-        "n_queries_most": int(counted.sum(1).max()),
-        "excluded": int((~counted & (queries >= 0)).sum(1).max()),
-        "seeds": len(values),
-    }
+    std = float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None
+    found = {"measured": float(by_seed.mean()), "std": std, "low": low, "high": high}
+    found |= {"n_queries": int(counted.sum(1).min()), "n_queries_most": int(counted.sum(1).max())}
+    found |= {"excluded": int((~counted & (queries >= 0)).sum(1).max()), "seeds": len(values)}
     if scopes is not None and len(np.unique(scopes[queries[counted]])) > 1:
         found["scope_low"], found["scope_high"] = _interval(values, scopes[queries], scale)
     return found
@@ -180,8 +152,8 @@ def summary(values, queries, scopes=None, scale=100):
 def difference(values, others, queries, scopes=None, scale=100, tested=True):
     """Paired difference between two systems on the same questions, as from `summary`.
 
-    If tested, with `p` of a two-sided paired permutation test, which swaps the systems at random, in all seeds of a
-    question together; None if they differ on no question.
+    If tested, `p` is of a two-sided permutation test that swaps the systems at random, in all seeds of a question
+    together; None if they differ on no question.
     """
     gap = values - others
     found = summary(gap, queries, scopes, scale)

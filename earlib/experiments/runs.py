@@ -147,10 +147,7 @@ def learners(setting, config, critic=None, only=None):
 def trained_weights(setting, config, only=None):
     """Train the adapters of a configuration, for all seeds or `only` some, or load the cached ones.
 
-    Returns
-    -------
-    torch.Tensor
-        W_q and W_m, `[2, R, d, d]`.
+    Returns W_q and W_m, `[2, R, d, d]`.
     """
     key = _key(setting, config, candidates_of(setting, config.depth), only)
     stored = cache.load("adapters", key)

@@ -100,8 +100,7 @@ def split(scopes, setting, seed):
     rng = np.random.default_rng(seed)
 
     def cut(order):
-        at = int(TRAINED_SHARE * len(order))
-        return order[:at], order[at:]
+        return np.split(order, [int(TRAINED_SHARE * len(order))])
 
     def is_held_out(questions):  # a random fifth of their conversations, at least one
         present = np.unique(scope[questions])
