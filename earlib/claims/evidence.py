@@ -24,20 +24,10 @@ class Runs(NamedTuple):
 
 
 def read_runs(profile, dataset, encoder, present, folder=None):
-    """Read the records of a profile in one setting.
+    """Read the records of a profile in one setting, from `paths.records()` or another folder, as `Runs`.
 
-    Parameters
-    ----------
-    profile, dataset, encoder : str
-    present : dict of str to str
-        Current fingerprints of this dataset and this encoder: `dataset` and `encoder`.
-    folder : Path, optional
-        Folder of finished records; default `paths.records()`.
-
-    Returns
-    -------
-    Runs
-        Records of another version or profile, or made with other data or another encoder of the same name, are absent.
+    Records of another version or profile, or made with other data or another encoder of the same name than those of the
+    fingerprints in `present` (`dataset` and `encoder`), are absent.
     """
     runs = Runs(profile, dataset, encoder, {}, {})
     for short, notebook in RECORDS.items():
@@ -91,8 +81,7 @@ def same_source(runs):
 def measured_rows(runs, id, **where):
     """Measured rows of a record in the setting of the runs, with one of the given values (or None: absent) of each key.
 
-    Rows of further pairs (`over`) and of other splits than the paper's are left out unless asked for, answers of
-    another language model than the paper's always.
+    Rows of further pairs (`over`) and of other splits than the paper's are left out unless asked for.
     """
     if id not in runs.records:
         raise Undecidable(runs.absent[id])

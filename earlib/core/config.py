@@ -143,9 +143,7 @@ VARIANTS = {
     "rmm_fresh_slates": Variant({"training_slates": "gumbel", "replay_size": 0}),
     "random_slates": Variant({"training_slates": "random"}),
     "shuffled_citations": Variant({"errors": "shuffled"}),
-    "oracle": Variant(
-        {"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0, "replay_size": 0},
-    ),
+    "oracle": Variant({"training_slates": "all", "rounds": 1, "precision": 100.0, "recall": 100.0, "replay_size": 0}),
 }
 
 

@@ -167,13 +167,8 @@ def geometry_rows(diagnostic, before, after):
 
     The key stage is "before" or "after", interval is "questions" or "seeds", the units of a separation's interval.
 
-    Parameters
-    ----------
-    diagnostic : Diagnostic
-    before : Distances
-        Of the frozen encoder.
-    after : dict of str to Distances
-        Of adapters, by name; separations are compared with the first.
+    `before` are the `Distances` of the frozen encoder, `after` those of adapters by name; separations are compared with
+    the first.
     """
     requires = diagnostic.requires
 

@@ -92,10 +92,9 @@ def run_fixed(setting, questions=None):
     tried = [run_lives(setting, Way(_changed(side_start=weight), "no"), questions) for weight in WEIGHTS]
     half = tried[0].queries.shape[1] // 2
     best = np.nanmean([one.values[0, :, :half] for one in tried], axis=2).argmax(0)  # the smallest of equally good ones
-    seeds = range(setting.seeds)
-    values = np.stack([tried[best[seed]].values[:, seed] for seed in seeds], 1)
-    returned = [tried[best[seed]].returned[seed] for seed in seeds]
-    return Life(tried[0].queries, values, returned, [WEIGHTS[best[seed]] for seed in seeds])
+    values = np.stack([tried[at].values[:, seed] for seed, at in enumerate(best)], 1)
+    returned = [tried[at].returned[seed] for seed, at in enumerate(best)]
+    return Life(tried[0].queries, values, returned, [WEIGHTS[at] for at in best])
 
 
 def _life(benchmark, encoder, gold, order, way, seed):
@@ -125,18 +124,10 @@ def _life(benchmark, encoder, gold, order, way, seed):
 
 
 def along(setting, lives, every, baseline="memory_still"):
-    """Rows of a record: Recall@5 of each way along a life, compared with the memory that does not learn.
+    """Rows of a record: Recall@5 of each way along a life, compared with the baseline, a way too.
 
-    Parameters
-    ----------
-    setting : Setting
-    lives : dict of Life
-        By way.
-    every : int
-        Questions of a stretch, no more than a life has; an incomplete one at the end is left out. The key `asked` of a
-        row counts the questions until the end of the stretch.
-    baseline : str
-        A way.
+    A stretch has `every` questions; an incomplete one at the end is left out. The key `asked` counts the questions
+    until the end of the stretch.
     """
     made, length = [], lives[baseline].queries.shape[1]
     if every > length:
@@ -163,10 +154,9 @@ def _rows(setting, lives, stretch, baseline, **about):
 
 
 def moments(setting, before, after, count=3):
-    """Describe the last questions of the first life that one way answered from the right memory and the other did not.
+    """Describe the last `count` questions of the first life that the second way found, and as many that it lost.
 
-    Ids stand for texts, which the licence of the benchmark does not allow to copy. Gold memories are marked *. `count`
-    questions are shown that the second way found, and as many that it lost.
+    Ids stand for texts, which the licence of the benchmark does not allow to copy. Gold memories are marked *.
     """
     benchmark, lines = settings.benchmark(setting.dataset), []
     gold, first, second = _gold(benchmark), before.values[0, 0], after.values[0, 0]

@@ -55,20 +55,16 @@ def log_prior(prior, scores, sets):
 
     With q = softmax(z / tau): P(none) = pi_0, P({i}) = pi_1 q_i, P({i, j}) = pi_2 q_i q_j / sum of q_k q_l over pairs.
     """
-    log_q = (scores / prior.temperature).log_softmax(-1)
-    of_set = log_q @ sets.to(log_q.dtype).T
-    K = scores.shape[-1]
-    parts = of_set[..., :1], of_set[..., 1 : K + 1], of_set[..., K + 1 :]
-    shares = (math.log(share) for share in prior.shares)
-    return torch.cat([part.log_softmax(-1) + share for part, share in zip(parts, shares, strict=True)], -1)
+    log_q, K = (scores / prior.temperature).log_softmax(-1), scores.shape[-1]
+    parts = (log_q @ sets.to(log_q.dtype).T).tensor_split((1, K + 1), -1)  # none, each one, each pair
+    return torch.cat([part.log_softmax(-1) + math.log(pi) for part, pi in zip(parts, prior.shares, strict=True)], -1)
 
 
 def citation_likelihood(slates, citations, sets, recall, precision):
     """Log-probability of a slate's citations under each hypothesis, `[..., H]`, by the critic's r and p.
 
     With n gold memories of the hypothesis in the slate, gold ones are cited with probability r, others with p_fp(n)
-    (Appendix A.2). No citation is evidence, too: nothing in the slate is gold, or all was missed. Citations are -1 or
-    +1, `[..., s]`; 0 if unreadable, which is no evidence.
+    (Appendix A.2). Citations are -1 or +1, `[..., s]`; 0 if unreadable, which is no evidence.
     """
     chance, said = _cited(slates, sets, recall, precision), citations.unsqueeze(-2)
     return torch.where(said > 0, chance, 1 - chance).log().where(said != 0, 0).sum(-1)
@@ -105,9 +101,8 @@ def fit_prior(scores, asked, recall, precision, rounds=20):
 def by_posterior(config, prior, scores, ask, calls):
     """Ask about the slate with the largest expected worth; return the candidates that are most probably gold.
 
-    After each call the posterior of every hypothesis is known. The worth of a slate is the probability that it holds
-    every gold candidate; ties are in the retriever's order. The slate to ask about is chosen by `outlook`; `ask` is
-    `(call, slates) -> (citations, readable)`, each `[N, s]`.
+    The worth of a slate is the probability that it holds every gold candidate; ties are in the retriever's order. The
+    critic is `ask(call, slates) -> (citations, readable)`, each `[N, s]`.
     """
     sets, s = hypotheses(scores.shape[-1]), config.slate_size
     quality = config.recall / 100, config.precision / 100
@@ -142,19 +137,15 @@ def outlook(likely, sets, size, recall, precision):
     slates compared are runs of s in the order of the posterior `likely`, `[N, H]`, that candidates are gold.
     """
     order = best(likely @ sets.double(), sets.shape[1])
-    found = None
-    for start in range(sets.shape[1] - size + 1):
-        slate = order[:, start : start + size]
+    slates, values = order.unfold(1, size, 1), []
+    for slate in slates.unbind(1):
         answers = likely.float().unsqueeze(1)  # [N, 2^s, H]
         for member in _cited(slate, sets, recall, precision).float().unsqueeze(1).unbind(-1):
             cited = answers * member
             answers = torch.cat([answers - cited, cited], 1)
-        value = worth(answers, sets, size).sum(-1).double().round(decimals=6)
-        if found is None:
-            found, most = slate.clone(), value
-        better = value > most
-        found[better], most = slate[better], torch.maximum(most, value)
-    return found, most
+        values.append(worth(answers, sets, size).sum(-1).double().round(decimals=6))
+    most, first = torch.stack(values, 1).max(1)
+    return slates[torch.arange(len(slates)), first], most
 
 
 def by_confidence(config, scores, gram, ask, calls):
@@ -172,16 +163,18 @@ def by_thompson(config, scores, gram, ask, calls, uniforms):
     """
     plain = config.model_copy(update={"relevance": 1.0, "exploration": 0.0})
     shown, cited, nothing = (torch.zeros_like(scores) for _ in range(3))
+
+    def slate_by(x):
+        value = config.relevance * scores + config.exploration * (2 * x - 1)
+        return select_slate(plain, value, gram, nothing, nothing)
+
     slates = []
     for call in range(calls + 1):
         up, down = 1 + (shown + cited) / 2, 1 + (shown - cited) / 2
-        mean = config.relevance * scores + config.exploration * (2 * up / (up + down) - 1)
-        slates.append(select_slate(plain, mean, gram, nothing, nothing))
+        slates.append(slate_by(up / (up + down)))
         if call < calls:
             beta = (part.double().numpy() for part in (up, down, uniforms[..., call, :]))
-            drawn = 2 * torch.from_numpy(betaincinv(*beta)).to(scores.dtype) - 1
-            value = config.relevance * scores + config.exploration * drawn
-            slate = select_slate(plain, value, gram, nothing, nothing)
+            slate = slate_by(torch.from_numpy(betaincinv(*beta)).to(scores.dtype))
             citations, readable = ask(call, slate)
             weight = readable.to(scores.dtype)
             shown = shown.scatter_add(-1, slate, weight)
@@ -190,10 +183,9 @@ def by_thompson(config, scores, gram, ask, calls, uniforms):
 
 
 def in_turn(config, scores, ask, calls, first=0):
-    """Control: show the ranking s at a time, again from the top after its end; then order by the sum of citations.
+    """Control: show the ranking s at a time from `first` on, again from the top after its end; order by citations.
 
-    Ties are in the ranking's order. From the top on this is `measures.equal_calls` until all were shown once; with
-    `first` = s it asks about the candidates outside the top s first.
+    From the top on this is `measures.equal_calls` until all were shown once.
     """
     s, K = config.slate_size, scores.shape[-1]
     order, standing = best(scores, K), torch.zeros_like(scores)
@@ -218,20 +210,14 @@ def stopped(gain, bound):
 
 
 def patience(practice, loss):
-    """The largest of `BOUNDS` at which the expected loss by stopping early is at most `loss`; the last stops none.
-
-    The loss is the decrease of the mean posterior worth of the training questions in `practice`; no gold label is read.
-    """
+    """The largest of `BOUNDS` at which the mean posterior worth of training questions falls by at most `loss`."""
     kept = practice.worth[-1].mean() - loss
     worths = {bound: practice.worth.gather(0, stopped(practice.gain, bound)[None]).mean() for bound in BOUNDS}
     return next((bound for bound, reached in worths.items() if reached >= kept), BOUNDS[-1])
 
 
 def thrift(practice, share):
-    """The smallest bound at which training questions that stop early spend at most a share of their calls.
-
-    Raises ValueError if they spend more at the largest bound.
-    """
+    """The smallest bound at which training questions that stop early spend at most a share of their calls."""
     spent = [stopped(practice.gain, bound).double().mean().item() / (len(practice.gain) - 1) for bound in BOUNDS]
     kept = [bound for bound, asked in zip(BOUNDS, spent, strict=True) if asked <= share]
     if not kept:

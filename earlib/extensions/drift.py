@@ -24,10 +24,7 @@ class Stream(NamedTuple):
 
 
 def arrivals(scopes, seed):
-    """Order a stream: conversations in random order, the questions of each permuted.
-
-    Returns question numbers, `[N]`, and how many conversations came before each.
-    """
+    """Question numbers, `[N]`, by conversations in random order, and how many of these came before each question."""
     names, scope = np.unique(np.asarray(scopes), return_inverse=True)
     rng = np.random.default_rng(seed)
     coming = rng.permutation(len(names))
@@ -36,18 +33,7 @@ def arrivals(scopes, seed):
 
 
 def run_stream(setting, config):
-    """Answer, score, then learn from every question of a benchmark, conversation by conversation.
-
-    Parameters
-    ----------
-    setting : Setting
-        Its split is not used: every question is answered before it is learned from.
-    config : Config
-
-    Returns
-    -------
-    Stream
-    """
+    """Answer, score, then learn from every question of a benchmark, conversation by conversation; there is no split."""
     found = candidates_of(setting, config.depth).to(devices.ready(setting.device))
     parts = []
     for seed in range(setting.seeds):

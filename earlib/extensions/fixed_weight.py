@@ -11,22 +11,8 @@ from earlib.experiments import measures, runs, settings
 def run_weighted(setting, depth, weights):
     """Rank K candidates by cosine + w p, where each seed chooses w on a held-out part of its training questions.
 
-    p is the side information of the candidates (`Setting.reranker`), as with `Config.learned_side`.
-
-    Parameters
-    ----------
-    setting : Setting
-        With a reranker.
-    depth : int
-        K.
-    weights : sequence of float
-        Of equally good ones the first wins.
-
-    Returns
-    -------
-    answers : runs.Answers
-    chosen : list of float
-        The weight of each seed.
+    p is the side information of the candidates (`Setting.reranker`), as with `Config.learned_side`; of equally good
+    weights the first wins. Returns the `runs.Answers` and the weight of each seed.
     """
     found = settings.candidates_of(setting, depth)
     cosine = torch.einsum("nd,nkd->nk", found.query.double(), found.bank.double()[found.index])
