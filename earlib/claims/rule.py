@@ -59,10 +59,10 @@ def both(*findings):
     raise Undecidable("there is nothing to compare")
 
 
-def listed(parts, most=4):
-    """Parts in words, the first few of them."""
-    each = [f"{part.name}: {value_text(part)}" for part in parts]
-    return "; ".join(each[:most]) + (f"; and {len(each) - most} more" if len(each) > most else "")
+def listed(parts):
+    """Parts in words, the first four of them."""
+    each = [f"{part.name}: {value_text(part)}" for part in parts[:4]]
+    return "; ".join(each + [f"and {len(parts) - 4} more"] * (len(parts) > 4))
 
 
 def value_text(part):

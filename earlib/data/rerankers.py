@@ -66,12 +66,12 @@ def absent(reranker, fetch=False):
     return None
 
 
-def size(reranker, fetch=False):
+def size(reranker):
     """Number of a reranker's parameters, counted in the headers of its files; 0 for BM25."""
     if reranker == WORDS:
         return 0
     entry, count = get(reranker), 0
-    place = model_files.locate(entry, fetch=fetch)
+    place = model_files.locate(entry, fetch=False)
     for name, _ in entry.weights:
         with safe_open(place / name, framework="numpy") as file:
             count += sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118

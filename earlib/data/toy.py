@@ -96,10 +96,7 @@ def _memories(scope, generator, friends, facts, captions, dates):
 
 
 def _lines(generator, facts, words, day):
-    """Lines that each friend has to say in a session, in random order: text, observation and fact (None: distractor).
-
-    Facts and distractors share openings and endings, so that only the wording distinguishes them.
-    """
+    """Lines of each friend in a session, in random order: text, observation and fact (None: a distractor)."""
     waiting = ([], [])
 
     def worded(templates, detail):

@@ -53,12 +53,7 @@ def folded_candidates(benchmark, found, weights, store="dialogue"):
 
 
 def quality_of_uses(setting):
-    """Measures of both uses of an adapter on the evaluation questions of a setting, in their own conversations.
-
-    Parameters
-    ----------
-    setting : Setting
-        With a random split, so that all seeds evaluate as many questions.
+    """Measures of both uses of an adapter on the evaluation questions of a setting with a random split.
 
     Returns
     -------
@@ -87,9 +82,8 @@ def quality_of_uses(setting):
 def resampled(real, count):
     """Yield synthetic memories, `[m, d]`, that lie about real ones, `[n, d]`, as these about each other.
 
-    Each is a real embedding o, moved along the sphere in a random direction t orthogonal to it, until its cosine with o
-    is c, that of a random real memory and its nearest neighbour: m = c o + sqrt(1 - c^2) t. The first are the same for
-    every count.
+    Each is c o + sqrt(1 - c^2) t with a real embedding o, a random direction t orthogonal to it, and the cosine c of a
+    random real memory and its nearest neighbour. The first are the same for every count.
     """
     nearest = top_k(real, real, 2)[0][:, 1].clamp(max=1)  # itself is the first, or a copy of it
     rng = torch.Generator().manual_seed(0)

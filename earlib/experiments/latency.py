@@ -163,17 +163,9 @@ def _method(name, found, calls):
 
 
 def time_questions(benchmark, found, queries, names):
-    """Time real questions, each over the memories of its own conversation.
+    """Time real questions, `[N]`, each over the memories of its own conversation.
 
-    Parameters
-    ----------
-    benchmark : Benchmark
-    found : Candidates
-        Its candidates from the dialogue store.
-    queries : numpy.ndarray
-        Question numbers, `[N]`.
-    names : sequence of str
-        Keys of `config.VARIANTS`, and `equal_calls_C`.
+    Methods are keys of `config.VARIANTS`, and `equal_calls_C`; the candidates are those from the dialogue store.
 
     Returns
     -------
@@ -196,7 +188,7 @@ def time_questions(benchmark, found, queries, names):
 
 
 def time_random(memories, dimension, queries, names):
-    """Time banks of random unit vectors; a smaller one is the first part of the largest.
+    """Time banks of random unit vectors; yields a bank's memories, the storage, and `Times`.
 
     Parameters
     ----------
@@ -206,10 +198,6 @@ def time_random(memories, dimension, queries, names):
         d, and the number of random queries for each bank.
     names : sequence of str
         As in `time_questions`.
-
-    Yields
-    ------
-    count, storage, times
     """
     if min(memories) < Config().depth:
         raise ValueError(f"memories: expected at least K = {Config().depth} in every bank, got {min(memories)}")

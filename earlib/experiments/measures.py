@@ -40,9 +40,9 @@ def of_first_stage(candidates, cut):
 
 
 def of_store(candidates, queries, slates, store):
-    """Measures of the gold memories of one store, `[3, R, E]`; NaN for questions without gold in it.
+    """Measures of the gold memories of one store, `[3, R, E]`, of the queries and slates of `runs.Answers`.
 
-    Question numbers, `[R, E]`, with -1 as padding, and candidate indices, `[R, E, s]`, as in `runs.Answers`.
+    NaN for questions without gold in it, and for padding.
     """
     gold = candidates.gold.numpy() & _in_store(candidates, store)
     found = np.take_along_axis(gold[queries], slates, -1).sum(-1)

@@ -123,17 +123,17 @@ def _life(benchmark, encoder, gold, order, way, seed):
     return returned, memory.weight
 
 
-def along(setting, lives, every, baseline="memory_still"):
-    """Rows of a record: Recall@5 of each way along a life, compared with the baseline, a way too.
+def along(setting, lives, every):
+    """Rows of a record: Recall@5 of each way along a life, compared with the memory that does not learn.
 
     A stretch has `every` questions; an incomplete one at the end is left out. The key `asked` counts the questions
     until the end of the stretch.
     """
-    made, length = [], lives[baseline].queries.shape[1]
+    made, length = [], lives["memory_still"].queries.shape[1]
     if every > length:
         raise ValueError(f"every = {every}: expected at most {length}, the questions of a life")
     for stop in range(every, length + 1, every):
-        made += _rows(setting, lives, slice(stop - every, stop), baseline, asked=stop, tested=False)
+        made += _rows(setting, lives, slice(stop - every, stop), "memory_still", asked=stop, tested=False)
     return made
 
 

@@ -78,18 +78,18 @@ def _cited(slates, sets, recall, precision):
     return torch.where(gold, torch.tensor(recall).double(), rate)
 
 
-def fit_prior(scores, asked, recall, precision, rounds=20):
+def fit_prior(scores, asked, recall, precision):
     """The prior of maximum likelihood for citations of training questions, whose scores are `[N, K]`.
 
-    For each of a few temperatures, expectation maximisation yields the shares of questions with 0, 1 and 2 gold
-    candidates; the temperature with the highest marginal likelihood of the pairs (slates, citations) in `asked` wins.
+    For each of a few temperatures, expectation maximisation yields the shares; the temperature with the highest
+    marginal likelihood of the pairs (slates, citations) in `asked` wins.
     """
     sets = hypotheses(scores.shape[-1])
     evidence = sum(citation_likelihood(slates, citations, sets, recall, precision) for slates, citations in asked)
     sizes, reached = sets.sum(1), {}
     for temperature in TEMPERATURES:
         shares = (1 / 3, 1 / 3, 1 / 3)
-        for _ in range(rounds):
+        for _ in range(20):
             prior = Prior(temperature, shares)
             joint = log_prior(prior, scores.double(), sets) + evidence
             held = joint.softmax(-1).mean(0)

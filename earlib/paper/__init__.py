@@ -70,15 +70,8 @@ def claims_source():
 def counterpart(id, dataset, encoder, /, **keys):
     """The paper's row for a measured setting, for `records.row(against=...)`; None for toy dialogues.
 
-    Parameters
-    ----------
-    id : str
-        As in `reported`.
-    dataset, encoder : str
-        The setting measured. An encoder that the paper does not use is compared with the paper's default one, None
-        with a number that names none.
-    **keys
-        Keys in which the paper's row differs (`dataset="longmemeval"`).
+    An encoder that the paper does not use is compared with the paper's default one, None with a number that names none;
+    `keys` are those in which the paper's row differs (`dataset="longmemeval"`).
     """
     if dataset not in DATASETS:
         return None

@@ -84,6 +84,6 @@ def fitting_totals():
     return pd.DataFrame(lines).set_index("question type")
 
 
-def _listed(found, most=6):
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(map(str, found[:most])) + more or "none"
+def _listed(found):
+    more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+    return ", ".join(map(str, found[:6])) + more or "none"
