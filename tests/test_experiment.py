@@ -241,7 +241,7 @@ def test_a_run_outlives_a_cache_that_cannot_be_written(kept, tmp_path, monkeypat
         ("core/objective.py", "(citations - baseline)", "(citations + baseline)", True),
         ("core/explorer.py", "0.0", "0.0", False),
         ("core/objective.py", '"""Mean of', '"""The mean of', False),  # a docstring
-        ("core/config.py", '"candidates of a query"', '"candidates"', False),  # a description
+        ("core/config.py", "# K: candidates", "# K candidates", False),  # a description
     ],
 )
 def test_a_changed_algorithm_never_serves_old_runs_and_a_changed_text_does(tmp_path, file, old, new, stale):

@@ -82,29 +82,8 @@ def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue", device=Non
 
     "both" takes K/2 memories from each store, as in the paper's section on heterogeneous memory, and orders all K by
     cosine. Ties are broken by memory order. A dialogue turn is gold if it is evidence of the question, an observation
-    if it was drawn from such a turn.
-
-    Parameters
-    ----------
-    benchmark : Benchmark
-    encoder : str
-        One of `encoders.REGISTRY`.
-    depth : int
-        K, candidates of a question.
-    store : {"dialogue", "observation", "both"}
-        Where they come from.
-    device : str, optional
-        Where texts are encoded, as in `encoders.encode`; the search itself runs on the CPU.
-
-    Returns
-    -------
-    Candidates
-
-    Raises
-    ------
-    ValueError
-        For an unknown store or encoder, a K that is not positive (and even, for "both"), or one that exceeds the
-        memories of a scope (dataset, scope, its size and K are named).
+    if it was drawn from such a turn. ValueError for an unknown store or encoder, a K that is not positive (and even,
+    for "both"), or one that exceeds the memories of a scope. Texts are encoded on the device; the search is on the CPU.
     """
     if store not in STORES:
         raise ValueError(f"unknown store {store!r}{near(store, STORES)}; known: {', '.join(STORES)}")

@@ -85,29 +85,8 @@ def score(pairs, reranker="monot5", device=None):
     two answers count: s = log softmax(l_true, l_false)_true. A long memory is truncated so that "Relevant:" is still
     read, and a question that alone fills more than half of the length at that half. All in float32: T5 overflows in
     half precision. Each `BLOCK` of different pairs is one entry of the cache, so that a run that was killed resumes
-    there; the model is not loaded when the cache has all of them.
-
-    Parameters
-    ----------
-    pairs : sequence of (str, str)
-        Questions and memories; equal pairs are scored once.
-    reranker : str
-        One of `REGISTRY`.
-    device : str, optional
-        As in `devices`; default: `devices.default()`.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32, `[len(pairs)]`, not above 0.
-
-    Raises
-    ------
-    ValueError
-        For an unknown reranker, weights with another checksum, an answer that is not one token, or a score that is not
-        finite (the pair is named).
-    ConnectionError
-        If the files are not on this machine and the publisher cannot be reached.
+    there; the model is not loaded when the cache has all of them. ValueError for an unknown reranker, weights with
+    another checksum, an answer that is not one token, or a score that is not finite.
     """
     entry, pairs = get(reranker), [tuple(check_texts(pair)) for pair in pairs]
     unique = list(dict.fromkeys(pairs))
