@@ -30,7 +30,7 @@ class Taught(NamedTuple):
 
 
 def teach(setting, config, critic=None, assisted=0):
-    """Train once with a critic, count its citations, and answer the evaluation questions.
+    """Train once with a critic, count its citations, and answer the evaluation questions; returns `Taught`.
 
     Parameters
     ----------
@@ -40,10 +40,6 @@ def teach(setting, config, critic=None, assisted=0):
         As in `earlib.core.critic`; default: the simulated critic of the configuration.
     assisted : int
         n, evaluation questions of a seed on which the Explorer asks the critic.
-
-    Returns
-    -------
-    Taught
 
     Raises
     ------

@@ -108,7 +108,7 @@ class Costs(NamedTuple):
 
 
 def cost_of_uses(real, query, weights, count):
-    """Measure both uses of an adapter in a temporary bank of resampled memories, one query at a time.
+    """Measure the `Costs` of both uses of an adapter in a temporary bank of resampled memories, one query at a time.
 
     The bank is in the operating system's cache, since it was just written. Searches and uses take turns.
 
@@ -121,10 +121,6 @@ def cost_of_uses(real, query, weights, count):
         W_q and W_m, `[2, d, d]`.
     count : int
         M.
-
-    Returns
-    -------
-    Costs
     """
     paths.cache().mkdir(parents=True, exist_ok=True)
     calibration, asked = query.chunk(2)

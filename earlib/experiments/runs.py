@@ -226,7 +226,7 @@ def _key(setting, config, found, only=None):
 
 
 def answers(setting, name, chosen=None, **changes):
-    """Run one of the paper's variants, or a control that learns nothing.
+    """Run one of the paper's variants, or a control that learns nothing; returns `Answers`.
 
     The controls are `retriever`, the ranking of the first stage; `bm25`, which ranks all memories by their words;
     `monot5` and `bm25_reranked`, which re-rank the candidates, ties in the retriever's order; `ceiling`, which places
@@ -241,10 +241,6 @@ def answers(setting, name, chosen=None, **changes):
         Further hyper-parameters of each seed of a variant, as returned by `tuned`.
     **changes
         Hyper-parameters that differ from the paper's defaults.
-
-    Returns
-    -------
-    Answers
     """
     if name not in VARIANTS or name == "retriever":
         return _control(setting, name, **changes)

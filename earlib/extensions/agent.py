@@ -55,7 +55,7 @@ class Life(NamedTuple):
 
 
 def run_lives(setting, way, questions=None):
-    """Let a memory live through the questions of a benchmark, once for each seed.
+    """Let a memory live through the questions of a benchmark, once for each seed; returns a `Life`.
 
     Parameters
     ----------
@@ -65,10 +65,6 @@ def run_lives(setting, way, questions=None):
         One of `WAYS`, or its name.
     questions : int, optional
         Questions of each life; default: all.
-
-    Returns
-    -------
-    Life
     """
     way = WAYS[way] if isinstance(way, str) else way
     benchmark = settings.benchmark(setting.dataset)
