@@ -575,7 +575,7 @@ def test_a_divergence_leaves_the_memory_able_to_go_on(rate, objective):
         with pytest.raises(FloatingPointError, match="diverged.*lower the learning rate"):
             told(held, 3)
         assert answers(held) == ranked and same(before, learned(held))
-    held._state.learner.optimizer.param_groups[0]["lr"] = 1e-4
+    held._state.learner.optimizer.rates[:] = [1e-4] * 2 + [1e-3]
     told(held, 3)
     assert held._state.learner.known == 3
 

@@ -13,6 +13,7 @@ from earlib.core import adapter, randomness
 from earlib.core.adapter import Adapter, gram
 from earlib.core.explorer import Exploration, explore, select_slate, tallied
 from earlib.core.objective import listwise_loss, log_likelihood, plackett_luce, ranking_loss
+from earlib.core.optimizer import Optimizer
 from earlib.core.ordering import best, distinct, gumbel, shared
 from earlib.core.randomness import Uniforms
 from earlib.core.replay import ExperienceBuffer
@@ -67,12 +68,10 @@ class Learner:
         weight = torch.full((R,), config.side_start, dtype=dtype, device=self.device)
         self.side_weight = weight.requires_grad_(config.learned_side)
         self.buffer = ExperienceBuffer(config, self.query, R, self.index.shape[1], config.rounds)
-        groups = [{"params": self.adapter.parameters, "lr": config.learning_rate}]
+        self.parameters, rates = [*self.adapter.parameters], [config.learning_rate] * len(self.adapter.parameters)
         if config.learned_side:
-            groups.append({"params": [self.side_weight], "lr": config.side_rate})
-        kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-        self.optimizer = kinds[config.optimizer](groups, fused=True)
-        self.parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"]]
+            self.parameters, rates = [*self.parameters, self.side_weight], [*rates, config.side_rate]
+        self.optimizer = Optimizer(config.optimizer, self.parameters, rates)
 
     def train(self, order: Tensor, uniforms: Uniforms | None = None) -> Iterator[Step]:
         """Learn from a stream of queries, one update a batch, each of which yields a `Step`.

@@ -25,7 +25,7 @@ from earlib.experiments.settings import Setting, benchmark, beside, candidates_o
 PACKAGE = Path(__file__).parent.parent
 # The code that a run depends on. `core/config.py` is not among it: its values are part of the key.
 ALGORITHM = (
-    *(f"core/{name}.py" for name in ("adapter", "critic", "explorer", "learner", "objective", "ordering")),
+    *(f"core/{name}.py" for name in ("adapter", "critic", "explorer", "learner", "objective", "optimizer", "ordering")),
     *("core/randomness.py", "core/replay.py", "data/candidates.py", "data/search.py", "data/words.py"),
     *(f"experiments/{name}.py" for name in ("measures", "settings", "runs")),
 )

@@ -99,12 +99,11 @@ class OnlineLearner(Learner):
         self.side_weight.data.fill_(weight)
         self.optimizer.state.clear()
         for at, name in kept:
-            self.optimizer.state[self.parameters[at]][name] = self._spare[at, name].clone()
+            self.optimizer.state.setdefault(self.parameters[at], {})[name] = self._spare[at, name].clone()
 
     def _entries(self, parameter):
         """The optimizer's state of a parameter, tensors by name; empty before the first update."""
-        entries = self.optimizer.state.get(parameter, {})
-        return {name: value for name, value in entries.items() if value is not None}
+        return self.optimizer.state.get(parameter, {})
 
     @torch.no_grad()
     def _check_learned(self, number):
@@ -173,13 +172,11 @@ class OnlineLearner(Learner):
         self.known = known
         for at, parameter in enumerate(self._learned()):
             parameter.data.copy_(held[f"parameter.{at}"])
-        entries = {}
         for name, values in held.items():
             kind, _, rest = name.partition(".")
             if kind == "optimizer":
-                at, _, entry = rest.partition(".")
-                entries.setdefault(int(at), {})[entry] = values.clone()  # its own, in this thread's mode
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": entries})
+                at, _, entry = rest.partition(".")  # its own copy, in this thread's mode
+                self.optimizer.state.setdefault(self.parameters[int(at)], {})[entry] = values.clone()
         self.ranking = self._ranking()
 
     def _check_state(self, held, count):
