@@ -26,7 +26,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items):
-    """Shorten the tests that state a number of examples of their own, each once however often it is parametrised."""
+    """Run the long tests first, so that all workers end at the same time, and shorten those with many examples.
+
+    That is those that state a number of their own, each once however often it is parametrised.
+    """
+    items.sort(key=lambda item: item.path.stem != "test_notebooks")
     tests = {getattr(item, "obj", None) for item in items} if PROFILE == "short" else ()
     for test in {getattr(test, "__func__", test) for test in tests}:
         stated = getattr(test, "_hypothesis_internal_use_settings", None)

@@ -87,21 +87,6 @@ def test_bm25_ranks_by_words():
     assert first == [query.scope for query in asked]
 
 
-def test_the_learning_rate_is_chosen_where_it_did_best():
-    setting, choices = Setting(**SMALL), [{"learning_rate": rate} for rate in (1e-5, 3e-4, 3e-3)]
-    chosen, reached = runs.tuned(setting, "ear_adapter", choices, optimizer="adam")
-    assert set(reached) == {0, 1, 2}
-    answers = runs.answers(setting, "ear_adapter", chosen, optimizer="adam")
-    for seed, choice in enumerate(chosen):
-        assert reached[choices.index(choice)][seed] == max(values[seed] for values in reached.values())
-        values, queries, slates = runs.answers(setting, "ear_adapter", **choice)
-        np.testing.assert_array_equal(answers.values[:, seed], values[:, seed])
-        np.testing.assert_array_equal(answers.queries[seed], queries[seed])
-        np.testing.assert_array_equal(answers.slates[seed], slates[seed])
-    with pytest.raises(FloatingPointError, match="diverges with every choice"):
-        runs.tuned(Setting(**SMALL), "ear_adapter", [{"learning_rate": 1e300}], optimizer="sgd", normalise=False)
-
-
 def test_a_reading_changes_those_whom_it_concerns():
     setting = Setting(**SMALL)
     by = {reading.choice: reading for reading in READINGS}
@@ -361,20 +346,16 @@ def test_a_bad_parameter_is_named(build, message):
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "depth", "message"),
     [
-        ({"dataset": "locomoo"}, "unknown dataset 'locomoo', did you mean 'locomo'"),
-        ({"dataset": "toy", "encoder": "minilmm"}, "unknown encoder 'minilmm', did you mean 'minilm'"),
+        ({"dataset": "locomoo"}, 20, "unknown dataset 'locomoo', did you mean 'locomo'"),
+        ({"dataset": "toy", "encoder": "minilmm"}, 20, "unknown encoder 'minilmm', did you mean 'minilm'"),
+        ({"dataset": "toy"}, 5000, "K = 5000|5,000|5000"),
     ],
 )
-def test_an_unknown_dataset_or_encoder_is_named(setting, message):
+def test_what_a_run_cannot_be_made_of_is_named(setting, depth, message):
     with pytest.raises(ValueError, match=message):
-        runs.run(Setting(**setting), Config())
-
-
-def test_more_candidates_than_memories_are_refused():
-    with pytest.raises(ValueError, match="K = 5000|5,000|5000"):
-        runs.run(Setting(dataset="toy"), Config(depth=5000))
+        runs.run(Setting(**setting), Config(depth=depth))
 
 
 def test_hyper_parameters_go_in_pairs():

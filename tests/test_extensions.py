@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from earlib import records
 from earlib.core.config import ASSIMILATION, HYBRID, Config
 from earlib.data import candidates
 from earlib.experiments import comparisons, runs, settings
@@ -211,6 +212,4 @@ def test_extensions_stand_apart_in_the_readme(tmp_path):
 
 
 def experiment_record(id, row):
-    from earlib import records
-
     return records.record(id, "made", "smoke", {}, {}, [records.row(**row)])

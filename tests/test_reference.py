@@ -195,40 +195,10 @@ def test_reset_statistics_show_the_same_slate_every_round():  # Algorithm 2 line
 # ------------------------------------------------------------------------------------------- Critic
 
 
-def expected_counts(n, s, r, p, errors="slate", rate=None, grid=2000):
-    """E[TP], E[FP] of a slate with n gold: the share of an even grid of uniforms that is cited, by candidate."""
-    gold, slate = [i < n for i in range(s)], list(range(s))
-    points = (np.arange(grid) + 0.5) / grid
-    y = np.array([reference.simulated_citations(slate, gold, [u] * s, r, p, errors, rate) for u in points])
-    cited = (y == 1).mean(0)
-    assert set(np.unique(y)) <= {-1, 1}
-    return cited[:n].sum(), cited[n:].sum()
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.integers(1, 4), st.floats(0.3, 1), st.floats(0.3, 1))
-def test_expected_precision_and_recall(n, r, p):
-    tp, fp = expected_counts(n, 5, r, p)
-    assert tp / n == pytest.approx(r, abs=1e-3)
-    clipped = n * r * (1 - p) / ((5 - n) * p) > 1
-    expected = n * r / (n * r + 5 - n) if clipped else p
-    assert tp / (tp + fp) == pytest.approx(expected, abs=5e-3)
-    assert not clipped or expected > p
-
-
 def test_false_positive_rate_by_hand():
     # n = 2, s = 5: 2 * 0.86 * 0.12 / (3 * 0.88) = 0.2064 / 2.64 = 0.0781818
     assert reference.false_positive_rate(2, 5, 0.86, 0.88) == pytest.approx(0.0781818, abs=1e-7)
     assert reference.false_positive_rate(4, 5, 0.86, 0.3) == 1  # 8.03, clipped
-
-
-def test_slates_at_the_edges():
-    assert expected_counts(0, 5, 0.86, 0.88) == (0, 0)
-    assert expected_counts(5, 5, 0.86, 0.88) == (pytest.approx(5 * 0.86), 0)
-    assert expected_counts(4, 5, 0.86, 0.3) == (pytest.approx(4 * 0.86), 1)  # p_fp clipped
-    assert expected_counts(3, 5, 1, 1) == (3, 0)
-    assert expected_counts(0, 5, 0.86, 0.88, "global", 0.25) == (0, pytest.approx(5 * 0.25))
-    assert expected_counts(4, 5, 0.86, 0.88, "global", 0.25) == (pytest.approx(4 * 0.86), pytest.approx(0.25))
 
 
 def test_each_candidate_has_its_own_uniform():
@@ -431,15 +401,6 @@ def test_multiply_adds_count_replayed_experiences():
     config = small()
     got = reference.train(config, *world(config))
     assert got.multiply_adds == 2 * (6 + sum(map(len, got.replayed))) * (1 + 6) * 3**2
-
-
-def test_other_dtype():
-    config = small()
-    single, double = (reference.train(config, *world(config, dtype=t)) for t in (torch.float32, torch.float64))
-    assert single.weights[-1][0].dtype == torch.float32
-    assert single.slates[:2] == double.slates[:2]
-    gradients = [G.double() for G in single.gradients[0]]
-    torch.testing.assert_close(gradients, [*double.gradients[0]], rtol=1e-4, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------- Inference
