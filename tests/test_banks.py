@@ -2,7 +2,6 @@
 
 import os
 
-import faiss
 import numpy as np
 import pytest
 import torch
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from earlib.core.adapter import Adapter
 from earlib.core.config import VARIANTS, Config
-from earlib.data.search import rounding, scan, top_k
+from earlib.data.search import top_k
 from earlib.experiments import banks, large_banks, runs
 from earlib.experiments.banks import Bank
 from earlib.experiments.settings import Setting, benchmark, candidates_of
@@ -247,16 +246,6 @@ def test_candidates_are_reranked_as_the_adapter_scores_them():
         assert places.tolist() == scores[0, 0].topk(5).indices.tolist()
 
 
-def test_an_adapter_that_changes_nothing_leaves_the_ranking(path):
-    rows, none = unit(300), torch.zeros(2, 48, 48)
-    bank = write(path, rows)
-    folded = large_banks.fold(bank, none[1], path.with_name("folded.npy"))
-    query = unit(4, seed=1)
-    _, index = bank.search(query, 20)
-    assert (large_banks.rerank(query, bank.rows[index].float(), none, 5) == torch.arange(5)).all()
-    assert recall(folded.search(query, 20)[1], index) > 0.97  # rounded once more
-
-
 def test_both_uses_of_an_adapter_on_questions():
     setting, config = Setting(dataset="toy", seeds=2), Config(**VARIANTS["ear_adapter"].changes)
     values, queries, overlap = large_banks.quality_of_uses(setting)
@@ -289,16 +278,6 @@ def test_resampled_memories_lie_as_far_from_real_ones_as_these_from_each_other()
     assert (away.abs().amin(dim=(1, 2)) < 1e-5).all()
     few = np.concatenate(list(large_banks.resampled(real, 700)))
     assert np.array_equal(few, made[:700].numpy())
-
-
-def test_the_library_reads_the_numbers_of_a_mapped_file(path):
-    """The scan takes addresses: what it returns are the products of exactly these rows."""
-    bank, query = write(path, unit(500)), unit(1, seed=1)[0]
-    products, places = scan(bank.rows.numpy()[100:], query.numpy(), 30)
-    exact = bank.rows[100:].double() @ query.double()
-    assert sorted(places.tolist()) == sorted(exact.topk(30).indices.tolist())
-    assert products == pytest.approx(exact[places].numpy(), abs=rounding(query[None]).item())
-    assert faiss.ScalarQuantizer(48, faiss.ScalarQuantizer.QT_fp16).code_size == 96
 
 
 def test_both_uses_are_measured_in_a_bank_that_goes(tmp_path, monkeypatch, capsys):

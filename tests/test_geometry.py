@@ -150,18 +150,6 @@ def test_distances_are_those_of_the_papers_equations(diagnostic, embedded, weigh
         assert found.recalled[-1].tolist() == [float(one) for one in all_found]
 
 
-def test_no_adapter_and_an_adapter_of_zeros_are_the_same(diagnostic):
-    without, zeros = geometry.distances(diagnostic, "minilm"), torch.zeros(2, 2, 384, 384)
-    for one, other in zip(without, geometry.distances(diagnostic, "minilm", zeros), strict=True):
-        np.testing.assert_allclose(np.repeat(one, 2, 0), other, atol=1e-12)
-
-
-def test_stores_that_change_names_turn_delta_around(diagnostic, weights):
-    named = np.where(diagnostic.stores == "episodic", "semantic", "episodic")
-    one, other = (geometry.distances(of, "minilm", weights) for of in (diagnostic, diagnostic._replace(stores=named)))
-    np.testing.assert_allclose(one.delta, -other.delta)
-
-
 def test_random_adapters_have_the_trained_norms_and_nothing_else_of_them(weights):
     scaled = weights * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
     made = geometry.random_like(scaled, 7)

@@ -185,7 +185,7 @@ def test_a_worker_with_another_source_is_refused_by_name(client, empty, capsys, 
 # -- workers apart: they share nothing with the client but the source
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def apart(tmp_path_factory):
     """The address of a scheduler with one worker, which has no data, no cache and no notebooks; and its folder."""
     folder = tmp_path_factory.mktemp("apart")
