@@ -2,6 +2,7 @@
 
 import os
 
+import faiss
 import numpy as np
 import pytest
 import torch
