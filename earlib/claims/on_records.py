@@ -72,9 +72,7 @@ def _calls(runs, variant):
 
 def share_of_calls(runs):
     def saved(few, many):  # one that never passes saves nothing
-        if math.isinf(few):
-            return -math.inf
-        return 100.0 if math.isinf(many) else 100 * (1 - few / many)
+        return -math.inf if math.isinf(few) else 100 * (1 - few / many)
 
     ear, rmm = (passage(_calls(runs, name), paper.label(name)) for name in ("ear_adapter", "rmm"))
     ends = saved(ear.value, rmm.value), saved(ear.high, rmm.low), saved(ear.low, rmm.high)

@@ -42,13 +42,6 @@ def rerank(query, memory, weights, size):
     return best(scores, size)
 
 
-def folded_candidates(benchmark, found, weights, store="dialogue"):
-    """Candidates of all questions from a float16 bank into which an adapter, `[2, d, d]`, is folded."""
-    query, bank = adapt(found.query, weights[0]), adapt(found.bank, weights[1]).half().float()
-    index = candidates.nearest(benchmark, query, bank, store, found.index.shape[1])
-    return replace(found, query=query, bank=bank, **candidates.chosen(benchmark, index, store))
-
-
 # -- both uses compared ------------------------------------------------------------------------------------------------
 
 
@@ -71,7 +64,9 @@ def quality_of_uses(setting):
     values, shared = {name: [] for name in ("retriever", "ear_adapter", FOLDED)}, []
     for seed, asked in enumerate(torch.from_numpy(queries)):
         applied = rerank(found.query[asked], found.memory[asked], weights[:, seed], config.slate_size)
-        folded = folded_candidates(searched, found, weights[:, seed], setting.store)
+        query, bank = adapt(found.query, weights[0, seed]), adapt(found.bank, weights[1, seed]).half().float()
+        index = candidates.nearest(searched, query, bank, setting.store, config.depth)
+        folded = replace(found, query=query, bank=bank, **candidates.chosen(searched, index, setting.store))
         first = torch.arange(config.slate_size).expand_as(applied)
         for name, of, slates in zip(values, (found, found, folded), (first, applied, first), strict=True):
             values[name].append(measures.measure(of, asked[None], slates[None]))

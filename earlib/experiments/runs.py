@@ -104,8 +104,7 @@ def compute_run(setting, config, found, only=None):
         groups.setdefault((len(train), len(evaluation)), []).append((seed, train, evaluation))
     for group in groups.values():
         alike, train, evaluation = zip(*group, strict=True)
-        result = _run_group(setting, config, found, alike, np.stack(train), np.stack(evaluation))
-        parts |= _by_seed(result, alike)
+        parts |= _by_seed(_run_group(setting, config, found, alike, np.stack(train), np.stack(evaluation)), alike)
     return _merged([parts[seed] for seed in seeds])
 
 
@@ -255,17 +254,10 @@ def variant_run(setting, name, chosen=None, **changes):
     variant, parts = VARIANTS[name], {}
     chosen = chosen or [{}] * setting.seeds
     for choice in distinct_choices(chosen):
-        where, more = _with_epochs(beside(setting, variant.reranker), choice)
-        seeds = [seed for seed, one in enumerate(chosen) if one == choice]
-        result = run(where, Config(**{**variant.changes, **changes, **more}), seeds)
-        parts |= _by_seed(result, seeds)
+        more, seeds = dict(choice), [seed for seed, one in enumerate(chosen) if one == choice]
+        where = beside(setting, variant.reranker).model_copy(update={"epochs": more.pop("epochs", setting.epochs)})
+        parts |= _by_seed(run(where, Config(**{**variant.changes, **changes, **more}), seeds), seeds)
     return _merged([parts[seed] for seed in range(setting.seeds)])
-
-
-def _with_epochs(setting, choice):
-    """The setting and the hyper-parameters of a choice, which may name the setting's `epochs`."""
-    more = {name: value for name, value in choice.items() if name != "epochs"}
-    return setting.model_copy(update={"epochs": choice.get("epochs", setting.epochs)}), more
 
 
 def distinct_choices(choices):
@@ -334,7 +326,7 @@ def tuned(setting, name, choices, **changes):
     where = {"validate_on_training": True, "epochs": max(passes), "evaluate_every": None}
     kept_apart, reached = setting.model_copy(update=where), {}
     for number, choice in enumerate(choices):  # one run for all numbers of passes: it is evaluated after each
-        more = _with_epochs(setting, choice)[1]
+        more = {name: value for name, value in choice.items() if name != "epochs"}
         try:
             result = run(kept_apart, Config(**{**VARIANTS[name].changes, **changes, **more}))
         except FloatingPointError:

@@ -1,6 +1,7 @@
 """Numbers that the paper prints, the labels of things, the claims, and the choices that the paper leaves open."""
 
 import re
+from collections import ChainMap
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
@@ -46,10 +47,7 @@ def label(name):
 
 @cache
 def _labels():
-    found = {}
-    for kind, labels in _yaml("labels").items():
-        found |= labels if kind != "verdicts" else {}
-    return found
+    return dict(ChainMap(*(labels for kind, labels in _yaml("labels").items() if kind != "verdicts")))
 
 
 def verdict_meanings():
