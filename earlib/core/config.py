@@ -11,8 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 def near(name, known):
-    """', did you mean ...?' with the closest of the known names, or nothing."""
-    matches = difflib.get_close_matches(str(name).lower(), known, cutoff=0.5)
+    """', did you mean ...?' with known names that begin so (zeros aside: tab2, tab02_...), else the closest, or ""."""
+    name, start = str(name).lower(), str(name).lower().replace("0", "")
+    begun = [one for one in known if start and one.replace("0", "").startswith(start)]
+    matches = begun[:3] or difflib.get_close_matches(name, known, cutoff=0.5)
     return f", did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
 
 
