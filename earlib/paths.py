@@ -28,8 +28,13 @@ def cache():
 
 
 def results():
-    """Folder that receives executed notebooks, records and figures (`EARLIB_RESULTS`)."""
+    """Folder of executed notebooks, records and figures, which only the runner writes (`EARLIB_RESULTS`)."""
     return _folder("EARLIB_RESULTS", "results")
+
+
+def by_hand():
+    """Folder of what notebooks save that the runner did not start: JupyterLab, VS Code, plain papermill."""
+    return build() / "by-hand"
 
 
 def reference():
@@ -57,6 +62,11 @@ def build():
     return _folder("EARLIB_BUILD", "build")
 
 
+def unchanged():
+    """Folder of what a run made anew where the results in place say the same and stay."""
+    return build() / "unchanged"
+
+
 def data_folders():
     """Folders searched for data files, in order: `EARLIB_DATA`, then `data/`."""
     return _search("EARLIB_DATA", "data")
@@ -75,6 +85,27 @@ def model_server():
 def _search(variable, default):
     chosen = os.environ.get(variable)
     return ([Path(chosen).expanduser()] if chosen else []) + [ROOT / default]
+
+
+def shown(path):
+    """The path as messages name it: relative to the current directory, unless the whole path is shorter."""
+    path = os.path.abspath(path)
+    try:
+        return min(os.path.relpath(path), path, key=len)
+    except ValueError:  # on another drive
+        return path
+
+
+def save_result(name, content):
+    """Write what a notebook saves: for the runner, which publishes it when every cell has passed, else `by_hand()`.
+
+    The runner sets `EARLIB_RESULTS` for its notebooks. By hand the file is named in a line.
+    """
+    if os.environ.get("EARLIB_RESULTS"):
+        write_atomically(results() / name, content)
+    else:
+        write_atomically(by_hand() / name, content)
+        print(f"saved by hand, results stay as they are: {shown(by_hand() / name)}")
 
 
 def write_atomically(path, content):

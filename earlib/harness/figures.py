@@ -327,7 +327,9 @@ def _label(name, labels):
 
 
 def save(figure, id, profile):
-    """Write a figure as `<results>/<profile>/<id>.png`, the same bytes each time, in 128 colours to make it small.
+    """Write a figure as `<profile>/<id>.png` with `paths.save_result`, in 128 colours to make it small.
+
+    The same values make the same bytes.
 
     Returns
     -------
@@ -339,5 +341,5 @@ def save(figure, id, profile):
         figure.savefig(drawn, format="png", dpi=160)
     picture = PIL.Image.open(drawn).convert("RGB")
     picture.quantize(128, dither=PIL.Image.Dither.NONE).save(written, format="png", optimize=True)
-    paths.write_atomically(paths.results() / profile / f"{id}.png", written.getvalue())
+    paths.save_result(f"{profile}/{id}.png", written.getvalue())
     return Image(written.getvalue(), width=round(100 * figure.get_figwidth()))

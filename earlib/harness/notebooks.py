@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from jupyter_client.kernelspec import KernelSpec
 from papermill.exceptions import PapermillExecutionError
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from earlib import paths
+from earlib import paths, records
 from earlib.core.config import Config, near
 from earlib.data import benchmarks, encoders, rerankers
 
@@ -201,14 +202,62 @@ def explain(error):
     return f"{error.ename}: {error.evalue}" + hint * lacks_data
 
 
-def publish(work, profile, name):
-    """Put the results of a finished run in place: record and figures first, then the notebook that shows them."""
-    left = work / "results" / profile
-    for file in sorted(left.rglob("*")):
-        if file.is_file():
-            paths.write_atomically(paths.results() / profile / file.relative_to(left), file.read_bytes())
+def publish(work, profile, name, rewrite=False):
+    """Put the results of a finished run in place: record and figures first, then the notebook that shows them.
+
+    Results in place that say the same stay as they are, byte for byte, unless they are to be rewritten: the record's
+    rows, parameters and data (`records.changes`: neither its commit nor values that vary count), the notebook's cells
+    and the words that they print. Pictures are not compared, since fonts differ between machines. The run's own files
+    then go to `build/unchanged`, and of the results only what was missing is written.
+
+    Returns
+    -------
+    list of str or None
+        Words for what has changed; none if nothing has. None if there was nothing to compare with.
+    """
     notebook = _stripped(nbformat.read(work / f"{name}.ipynb", as_version=4))
-    paths.write_atomically(paths.results() / profile / f"{name}.ipynb", nbformat.writes(notebook) + "\n")
+    made = {f"{name}.ipynb": (nbformat.writes(notebook) + "\n").encode()}
+    left, folder = work / "results" / profile, paths.results() / profile
+    made = {str(file.relative_to(left)): file.read_bytes() for file in sorted(left.rglob("*")) if file.is_file()} | made
+    told = None if not any((folder / file).exists() for file in made) else _changes(made, folder, name)
+    stays = told == [] and not rewrite
+    for file, content in made.items():
+        if not stays or not (folder / file).exists():
+            paths.write_atomically(folder / file, content)
+        if stays:
+            paths.write_atomically(paths.unchanged() / profile / file, content)
+    return told
+
+
+def _changes(made, folder, name):
+    """Words for what differs between the files of a run and those in place; what is missing there changes nothing."""
+    record, notebook = f"{name}.json", f"{name}.ipynb"
+    told, varied = [], False
+    if record in made and (folder / record).exists():
+        try:
+            new, old = json.loads(made[record]), json.loads((folder / record).read_bytes())
+            told, varied = records.changes(new, old), new["rows"] != old["rows"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return ["a record that cannot be read"]
+    if (folder / notebook).exists():
+        try:
+            new, old = (nbformat.reads(one.decode(), 4) for one in (made[notebook], (folder / notebook).read_bytes()))
+            parts = {"cells": _written(new) == _written(old), "text": varied or _printed(new) == _printed(old)}
+        except Exception:  # cut short, not JSON: anything unreadable
+            return ["a notebook that cannot be read"]
+        told += [what for what, same in parts.items() if not same]
+    return told
+
+
+def _written(notebook):
+    return [(cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def _printed(notebook):
+    """Text that cells print or show."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = [output.get("text") or output.get("data", {}).get("text/html") for output in outputs]
+    return [text for text in shown if text]
 
 
 def _stripped(notebook):

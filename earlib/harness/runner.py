@@ -25,15 +25,17 @@ from earlib.data import benchmarks
 from earlib.harness import costs, notebooks
 from earlib.harness.notebooks import READERS, Unusable
 from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, load_profile, make_plans
+from earlib.harness.progress import Progress, rounded
 from earlib.llm.budget import Ledger
 
 
 class Outcome(NamedTuple):
-    """The end of a plan; `error` is None if every cell passed."""
+    """The end of a plan; `error` is None if every cell passed, `changes` if there was no older result."""
 
     plan: Plan
     seconds: float
     error: str | None
+    changes: list[str] | None
 
 
 class Runner:
@@ -42,23 +44,26 @@ class Runner:
     Notebooks run here, `jobs` at a time, in kernels with further variables (`environment`). Those of a dask `client`
     need not share a disk with this machine; what asks a language model or reads the records of others runs here, where
     the ledger, the kept replies and the records are. With a folder for `estimates` no language model is asked and
-    nothing is published; each notebook's requests are noted there, in a file of its name.
+    nothing is published; each notebook's requests are noted there, in a file of its name. `rewrite` publishes also
+    where nothing changed (`notebooks.publish`).
     """
 
-    def __init__(self, jobs=1, environment=None, estimates=None, client=None):
+    def __init__(self, jobs=1, environment=None, estimates=None, client=None, rewrite=False):
         self.jobs, self.environment, self.estimates, self.client = jobs, environment or {}, estimates, client
-        self.begun, self.tasks, self.stopped, self.watch = {}, set(), threading.Event(), None
+        self.rewrite, self.tasks, self.stopped = rewrite, set(), threading.Event()
+        self.progress = self.watch = None
 
     def run(self, plans):
         """Run all plans, also after one of them failed, those that read the records of others last.
 
         Ctrl-C raises KeyboardInterrupt when every kernel is gone.
         """
+        workers = self.client and len(self.client.scheduler_info(n_workers=-1)["workers"])
+        self.progress = Progress(plans, workers or self.jobs)
         if self.client is not None:
             from earlib.harness.machines import Watch  # here because it brings torch, which takes seconds
 
-            profiles = {plan.name: plan.profile for plan in plans}
-            self.watch = Watch(self.client, lambda name, worker: self._begin(name, f"{profiles[name]}, on {worker}"))
+            self.watch = Watch(self.client, lambda name, worker: self.progress.begin(name))
         futures = []
         with ThreadPoolExecutor(self.jobs) as here, ThreadPoolExecutor(max(1, len(plans))) as elsewhere:
             try:
@@ -83,51 +88,43 @@ class Runner:
     def _stays(self, plan):
         return self.client is None or plan.source.stem in READERS or plan.model != "none"
 
-    def _begin(self, name, where):
-        self.begun[name] = time.monotonic()
-        print(f"{name}: running, profile {where}", flush=True)
-
     def _run(self, plan):
         """Run one plan, put its results in place and tell how it ended."""
         folder, computed = self.estimates or paths.build() / plan.profile, False
-        work, broken, error = None, folder / f"{plan.name}.ipynb", None
+        work, broken, error, changes = None, folder / f"{plan.name}.ipynb", None, None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=f"{plan.name}.", dir=folder))
             if self._stays(plan):
-                self._begin(plan.name, plan.profile)
+                self.progress.begin(plan.name)
                 bar = self.jobs == 1 and self.client is None and sys.stderr.isatty()
                 execute(plan, plan.source, work, self.environment, self.estimates, bar=bar)
             else:
                 self._run_elsewhere(plan, work)
             if self.estimates is None:
                 computed = True
-                notebooks.publish(work, plan.profile, plan.name)
+                changes = notebooks.publish(work, plan.profile, plan.name, self.rewrite)
                 broken.unlink(missing_ok=True)  # of an earlier run
         except Exception as caught:
             error = notebooks.explain(caught)
             if computed:
-                error += f"\n  all that it computed is kept in {work}"
+                error += f"\n  all that it computed is kept in {paths.shown(work)}"
             elif self.estimates is None and not self.stopped.is_set() and work and (work / broken.name).exists():
                 os.replace(work / broken.name, broken)
-                error += f"\n  the notebook as far as it came: {broken}"
+                error += f"\n  the notebook as far as it came: {paths.shown(broken)}"
         if work and not (error and computed):
             shutil.rmtree(work, ignore_errors=True)
-        now = time.monotonic()
-        outcome = Outcome(plan, now - self.begun.get(plan.name, now), error)
+        outcome = Outcome(plan, self.progress.seconds(plan.name), error, changes)
         if not self.stopped.is_set():
             self._tell(outcome)
         return outcome
 
     def _tell(self, outcome):
-        plan, seconds, error = outcome
-        if error:
-            print(f"{plan.name}: FAILED after {seconds:.1f} s: {error}", file=sys.stderr, flush=True)
-        elif self.estimates is not None:
-            print(f"{plan.name}: estimated in {seconds:.1f} s", flush=True)
-        else:
-            target = paths.results() / plan.profile / f"{plan.name}.ipynb"
-            print(f"{plan.name}: done in {seconds:.1f} s: {target}", flush=True)
+        plan, seconds, error, changes = outcome
+        said = error or ("" if changes is None else f", changed: {', '.join(changes)}" if changes else ", unchanged")
+        if self.watch is not None and plan.name in self.watch.workers and not error:
+            said = f" on {self.watch.workers[plan.name]}{said}"
+        self.progress.end(plan, seconds, said, failed=bool(error), keep=self.estimates is None)
 
     def _run_elsewhere(self, plan, work):
         """Let a worker run the notebook; its files come back into `work`."""
@@ -176,20 +173,20 @@ def execute_on_worker(plan, content, topic):
 
 
 @contextlib.contextmanager
-def _runner(jobs, scheduler=None, environment=None, estimates=None):
+def _runner(jobs, scheduler=None, environment=None, estimates=None, rewrite=False):
     """A Runner: on this machine, or on the workers of a scheduler."""
     if scheduler is None:
         environment = environment or {}
         if jobs > 1:  # together the kernels ask for no more threads than there are cores
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             environment |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // jobs))}
-        yield Runner(jobs, environment, estimates)
+        yield Runner(jobs, environment, estimates, rewrite=rewrite)
         return
     from earlib.harness import machines
 
     try:
         with machines.connect(scheduler) as client:
-            yield Runner(1, environment, estimates, client)
+            yield Runner(1, environment, estimates, client, rewrite)
     except machines.Unreachable as error:
         raise Unusable(error) from error
 
@@ -209,35 +206,51 @@ def _check_writable(plans):
 
 
 def _usable_plans(names, profile_name, own):
-    """Plans of a request; those of the profile `smoke` for a group of notebooks whose dataset cannot be had."""
+    """Plans of a request, and why they are those of the profile `smoke`, "" if they are not.
+
+    They are for a group of notebooks whose dataset cannot be had.
+    """
     plans = make_plans(names, profile_name, own)
     if profile_name == "smoke" or not set(names) & set(GROUPS):
-        return plans
+        return plans, ""
     profile = load_profile(profile_name)
     datasets = [own["dataset"]] if "dataset" in own else profile.grid.get("dataset", [profile.defaults.get("dataset")])
     try:
         for dataset in filter(None, datasets):
             benchmarks.load(dataset)
     except OSError as error:
-        print(f"{error}; running the profile smoke, on made dialogues, instead of {profile_name}", flush=True)
-        return make_plans(names, "smoke", {key: value for key, value in own.items() if key != "dataset"})
+        own = {key: value for key, value in own.items() if key != "dataset"}
+        return make_plans(names, "smoke", own), f"on made dialogues (profile smoke), not {profile_name}: {error}"
     except ValueError as error:
         raise Unusable(error) from error
-    return plans
+    return plans, ""
 
 
-def summarise(outcomes):
-    """One line a notebook: seconds, and the verdicts that its record holds."""
-    lines = [("notebook", "seconds", "verdicts")]
-    for plan, seconds, error in outcomes:
-        record, verdicts = paths.results() / plan.profile / f"{plan.name}.json", "FAILED"
-        if error is None:
-            rows = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.exists() else []
-            counts = collections.Counter(row["verdict"] for row in rows if row.get("verdict"))
-            verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "-"
-        lines.append((plan.name, f"{seconds:.1f}", verdicts))
-    width = max(len(line[0]) for line in lines)
-    return "\n".join(f"{name:{width}}  {seconds:>7}  {verdicts}" for name, seconds, verdicts in lines)
+def summarise(outcomes, seconds):
+    """How the run ended in a few lines: counts, verdicts of the records, failures, and results that stayed."""
+    failed = [outcome.plan.name for outcome in outcomes if outcome.error]
+    stayed = [outcome.plan for outcome in outcomes if outcome.changes == []]
+    verdicts = collections.Counter()
+    for plan, _, error, _ in outcomes:
+        record = paths.results() / plan.profile / f"{plan.name}.json"
+        if error is None and record.exists():
+            rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+            verdicts.update(row["verdict"] for row in rows if row.get("verdict"))
+    lines = []
+    if len(outcomes) > 1:
+        lines.append(f"{len(outcomes) - len(failed)} of {len(outcomes)} notebooks ran in {rounded(seconds)}")
+        lines += [f"FAILED: {', '.join(failed)}"] * bool(failed)
+    if verdicts:
+        lines.append("verdicts: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
+    return lines + [_stayed(stayed)] * bool(stayed)
+
+
+def _stayed(plans):
+    """Where unchanged results are, and what this run made of them."""
+    folders = [folder / plans[0].profile for folder in (paths.results(), paths.unchanged())]
+    kept, made = (paths.shown(one / f"{plans[0].name}.ipynb" if len(plans) == 1 else one) for one in folders)
+    which = "" if len(plans) == 1 else f"{len(plans)} results "
+    return f"unchanged: {which}in {kept}; as this run made them: {made} (--rewrite puts them in place)"
 
 
 def describe():
@@ -265,6 +278,7 @@ def _read_arguments(arguments):
     parser.add_argument("--max-calls", type=int, metavar="N", help="calls of language models in the whole run, at most")
     parser.add_argument("--max-cost", type=float, metavar="DOLLARS", help="what they may cost, at most")
     parser.add_argument("--estimate", action="store_true", help="say what they would cost; ask and write nothing")
+    parser.add_argument("--rewrite", action="store_true", help="write results also where nothing has changed")
     parser.add_argument("--list", action="store_true", help="show notebooks and their parameters")
     given, joined = iter(arguments), []
     for argument in given:  # `-p key value`, papermill's form, as `-p key=value`
@@ -299,8 +313,12 @@ def main(arguments=None):
         if options.list:
             print(describe())
             return 0
-        plans = _usable_plans(options.names, options.profile, options.own)
+        plans, instead = _usable_plans(options.names, options.profile, options.own)
+        if instead:
+            print(f"running {instead}", flush=True)
         outcomes = _estimate(plans, options.jobs) if options.estimate else _reproduce(plans, options)
+        if instead:
+            print(f"this run was {instead}", flush=True)
         return 1 if any(outcome.error for outcome in outcomes) else 0
     except Unusable as error:
         print(f"error: {error}", file=sys.stderr)
@@ -315,19 +333,23 @@ def _reproduce(plans, options):
     _check_writable(plans)
     limits = {"EARLIB_LLM_MAX_CALLS": options.max_calls, "EARLIB_LLM_MAX_COST": options.max_cost}
     environment = {name: str(limit) for name, limit in limits.items() if limit is not None}
+    began, profile, count = time.monotonic(), plans[0].profile, len(plans)
+    place = paths.shown(paths.results() / profile)
+    print(f"{count} notebook{'s'[: count - 1]}, profile {profile}, results in {place}", flush=True)
     with tempfile.TemporaryDirectory(prefix="ledger.", dir=paths.build()) as folder:
         ledger = Path(folder) / "ledger.json"
         environment["EARLIB_LLM_LEDGER"] = str(ledger)
         try:
-            with _runner(min(options.jobs, len(plans)), options.scheduler, environment) as runner:
+            with _runner(min(options.jobs, count), options.scheduler, environment, rewrite=options.rewrite) as runner:
                 outcomes = runner.run(plans)
         finally:
             if ledger.exists():
                 with Ledger(ledger).changing() as totals:
                     print(f"language models: {costs.took(totals)}", flush=True)
     if set(options.names) & set(GROUPS):
-        print(summarise(outcomes))
-        print(f"to read them, each beside the paper's numbers: make report PROFILE={plans[0].profile}")
+        print(f"to read them, each beside the paper's numbers: make report PROFILE={profile}")
+    for line in summarise(outcomes, time.monotonic() - began):
+        print(line, flush=True)
     return outcomes
 
 

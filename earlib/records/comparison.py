@@ -75,3 +75,50 @@ def _off(now, then, tolerance):
         if now.get(field) != then.get(field):
             return name + f"{field} {now.get(field)}, reference {then.get(field)}"
     return None
+
+
+def changes(new, old):
+    """Words for what differs between two records of one name, for a reader; none where nothing that matters does.
+
+    The commit and the versions of packages do not matter, but earlib's own does. Numbers are equal within the last of
+    their six digits. Rows marked `varies` (times, first passages, replies) differ only where one has come, gone or
+    lost its value: of these, the values of the older record are as good as the newer's.
+
+    Parameters
+    ----------
+    new, old : dict
+
+    Returns
+    -------
+    list of str
+    """
+    heads = [{**one, "provenance": _made_of(one.get("provenance", {}))} for one in (new, old)]
+    told = [field for field in (*new, *(old.keys() - new.keys())) if field != "rows"]
+    told = [field for field in told if not _equal(heads[0].get(field), heads[1].get(field))]
+    now, then = ({key_of(row): row for row in one["rows"]} for one in (new, old))
+    off = [key for key in dict.fromkeys((*now, *then)) if not _same_row(now.get(key), then.get(key))]
+    return told + ([f"{len(off)} of {len(now)} rows"] if off else [])
+
+
+def _made_of(provenance):
+    version = provenance.get("packages", {}).get("earlib")
+    return {**provenance, "packages": version, "commit": None}
+
+
+def _same_row(now, then):
+    if now is None or then is None:
+        return False
+    if now.get("varies") and then.get("varies"):
+        return (now.get("measured") is None) == (then.get("measured") is None)
+    return _equal(now, then)
+
+
+def _equal(here, there):
+    """Equality of values as JSON has them, of floats within the last of six digits."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        return here.keys() == there.keys() and all(_equal(value, there[key]) for key, value in here.items())
+    if isinstance(here, list) and isinstance(there, list):
+        return len(here) == len(there) and all(map(_equal, here, there))
+    if isinstance(here, float) and isinstance(there, int | float):
+        return math.isclose(here, there, rel_tol=1e-5, abs_tol=1e-9)
+    return here == there

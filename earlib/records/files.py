@@ -74,12 +74,12 @@ def _plain(value):
 
 
 def save(record):
-    """Write a record as `<results>/<profile>/<id>.json`, atomically; a row a line, for readable diffs."""
+    """Write a record as `<profile>/<id>.json` with `paths.save_result`; a row a line, for readable diffs."""
     head = {key: value for key, value in record.items() if key != "rows"}
     lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in record["rows"]]
     top = json.dumps(head, ensure_ascii=False, allow_nan=False, indent=1)[:-2]
     text = top + ',\n "rows": [' + ",".join(f"\n  {line}" for line in lines) + "\n ]\n}\n"
-    paths.write_atomically(paths.results() / record["profile"] / f"{record['id']}.json", text)
+    paths.save_result(f"{record['profile']}/{record['id']}.json", text)
 
 
 def load(id, profile, folder=None):
