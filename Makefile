@@ -29,7 +29,7 @@ $(PYTHON) -m ruff check .
 $(PYTHON) -m ruff format --check .
 endef
 
-.PHONY: help reproduce extensions estimate test check test-core test-pythons test-processors llm test-llm test-integrations data report lab bench lock clean FORCE $(NOTEBOOKS)
+.PHONY: help reproduce extensions estimate test check test-core test-pythons test-processors llm test-llm test-integrations data report lab kernel bench lock clean clean-cache FORCE $(NOTEBOOKS)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
@@ -84,8 +84,11 @@ report: $(STAMP) ## write results/PROFILE/index.html, to read; of laptop also th
 	$(PYTHON) -m earlib.harness.pages --profile $(PROFILE)
 	$(if $(filter laptop,$(PROFILE)),$(PYTHON) -m earlib.harness.tables readme)
 
-lab: $(STAMP) ## open the notebooks in JupyterLab; what they write goes to build/lab, not to results
-	EARLIB_RESULTS="$(CURDIR)/build/lab" $(PYTHON) -m jupyterlab notebooks
+lab: $(STAMP) ## open the notebooks in JupyterLab; what they save goes to build/by-hand, not to results
+	EARLIB_RESULTS= $(PYTHON) -m jupyterlab notebooks $(ARGS)
+
+kernel: $(STAMP) ## add the kernel "earlib" to one's own Jupyter or VS Code, and say where
+	$(PYTHON) -m ipykernel install --user --name earlib --display-name earlib $(ARGS)
 
 bench: $(STAMP) ## time the batched core against the plain transcription, two workers against one process
 	$(PYTHON) tests/bench.py $(ARGS)
@@ -98,9 +101,15 @@ lock: ## resolve requirements.lock again for every supported Python and system (
 	(sed -n '/^#/p' requirements.lock; sed '/^cuda-/d; /^nvidia-/d; /^triton=/d; /^#/d' build/resolved.lock) > build/requirements.lock
 	mv build/requirements.lock requirements.lock
 
-clean: ## remove what can be made again, except environments and results
-	rm -rf build cache earlib.egg-info .pytest_cache .ruff_cache .mypy_cache
+# Embeddings and scores of rerankers take hours on a CPU, and replies of language models are paid for.
+clean: ## remove what is made again in minutes; keeps environments, results, embeddings and replies
+	rm -rf build earlib.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find earlib tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	test ! -d cache || find cache -mindepth 1 -maxdepth 1 ! -name embeddings ! -name scores ! -name llm -exec rm -rf {} +
+
+clean-cache: ## remove all of cache/, also what took hours (embeddings) or was paid for (replies), and say how large it was
+	@test ! -d cache || du -h -d 1 cache
+	rm -rf cache
 
 # The stamp goes first and comes back last, so that an install that failed is never taken for a whole one.
 $(STAMP): requirements.lock pyproject.toml

@@ -63,7 +63,7 @@ def build():
 
 
 def unchanged():
-    """Folder of what a run made anew where the results in place say the same and stay."""
+    """Folder of what a run made where the results in place say the same and stay."""
     return build() / "unchanged"
 
 

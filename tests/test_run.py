@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_notebooks import PARAMETERS, RECORD, gone, outputs, wait_until, write_notebook, write_profile
 
+from earlib import paths
 from earlib.data import benchmarks
 from earlib.data.download import Unavailable
 from earlib.harness import costs, notebooks, profiles, runner
@@ -369,8 +370,7 @@ def test_a_failing_cell_keeps_the_old_result_and_the_broken_notebook(root, capsy
     broken = root / "build" / "smoke" / "plain.ipynb"
     assert "so far" in outputs(broken)
     assert list(broken.parent.iterdir()) == [broken]
-    message = capsys.readouterr().err
-    assert "ValueError: K > 3" in message and str(broken) in message
+    assert f": ValueError: K > 3\n  the notebook as far as it came: {paths.shown(broken)}\n" in capsys.readouterr().err
     write_notebook(root, "plain", RECORD)
     assert runner.main(["plain", "--profile", "smoke"]) == 0
     assert not broken.exists()
@@ -400,7 +400,7 @@ def test_what_was_computed_is_kept_when_it_cannot_be_published(root, capsys):
     message = capsys.readouterr().err
     assert "cannot write" in message
     (kept,) = (root / "build" / "smoke").iterdir()
-    assert f"all that it computed is kept in {kept}" in message
+    assert f"all that it computed is kept in {paths.shown(kept)}" in message
     left = {str(file.relative_to(kept)) for file in kept.rglob("*") if file.is_file()}
     assert left == {"plain.ipynb", "results/smoke/plain.json"}
 
@@ -441,11 +441,13 @@ def test_the_command_lines_that_the_readme_states_can_be_run():
 def test_all_goes_on_after_a_failure_and_sums_up(root, capsys, jobs):
     write_notebook(root, "broken", "1 / 0")
     assert runner.main(["all", "--profile", "smoke", "--jobs", jobs]) == 1
-    *_, head, first, second, hint = capsys.readouterr().out.splitlines()
-    assert hint.endswith("make report PROFILE=smoke")
-    assert head.split() == ["notebook", "seconds", "verdicts"]
-    assert first.split()[0::2] == ["broken", "FAILED"]
-    assert second.split()[0] == "plain" and second.endswith("2 agrees, 1 differs")
+    told = capsys.readouterr()
+    assert re.search(r"^\[[12]/2] broken FAILED after \d+\.\d s: ZeroDivisionError: division by zero\n  ", told.err)
+    head, line, hint, count, failed, verdicts = told.out.splitlines()
+    assert head == f"2 notebooks, profile smoke, results in {paths.shown(root / 'results' / 'smoke')}"
+    assert re.fullmatch(r"\[[12]/2] plain \d+\.\d s(, about \d+ s left)?", line)
+    assert hint.endswith("make report PROFILE=smoke") and count.startswith("1 of 2 notebooks ran in ")
+    assert [failed, verdicts] == ["FAILED: broken", "verdicts: 2 agrees, 1 differs"]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -458,7 +460,7 @@ def test_what_reads_the_records_of_others_runs_when_all_are_finished_or_failed(r
     assert list(notebooks.sources()) == ["plain", "slow", "zz_broken", "claims"]
     assert runner.main(["all", "--profile", "smoke", "--jobs", str(jobs)]) == 1
     assert outputs(root / "results" / "smoke" / "claims.ipynb") == "['plain.json', 'slow.json']\n"
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-5:-1]] == list(notebooks.sources())
+    assert "[4/4] claims " in capsys.readouterr().out
 
 
 def test_records_can_be_read_from_another_place_than_results_go_to(root, monkeypatch, tmp_path_factory):
@@ -573,8 +575,9 @@ def test_a_profile_whose_data_cannot_be_had_even_in_part_runs_smoke(root, monkey
     write_notebook(root, "plain", "print(profile, dataset)", parameters=PARAMETERS + '\ndataset: str = "toy"')
     write_profile(root, f"title: Real\n{datasets}\n", "laptop")
     assert runner.main(["all"]) == 0
-    line = capsys.readouterr().out.splitlines()[0]
-    assert f"{missing}: no connection to the publisher" in line and "smoke" in line
+    first, *_, last = capsys.readouterr().out.splitlines()
+    why = f"on made dialogues (profile smoke), not laptop: {missing}: no connection to the publisher"
+    assert [first, last] == [f"running {why}", f"this run was {why}"]
     assert outputs(root / "results" / "smoke" / "plain.ipynb") == "smoke toy\n"
     assert not (root / "results" / "laptop").exists()
 

@@ -218,9 +218,11 @@ def test_make_builds_the_model_server_in_an_environment_of_its_own():
     assert "run all --profile paper --estimate" in make("--dry-run", "estimate", "PROFILE=paper").stdout
 
 
-def test_work_by_hand_does_not_touch_the_committed_results():
-    assert f'EARLIB_RESULTS="{ROOT}/build/lab" ' in make("--dry-run", "lab").stdout
-    assert "build/lab" in next(line for line in make("help").stdout.splitlines() if line.startswith("  make lab"))
+def test_make_opens_jupyter_and_adds_a_kernel_to_one_s_own():
+    opened = make("--dry-run", "lab", "ARGS=--no-browser", EARLIB_RESULTS="elsewhere").stdout
+    assert "EARLIB_RESULTS= .venv/bin/python -m jupyterlab notebooks --no-browser\n" in opened  # what it saves: by hand
+    added = make("--dry-run", "kernel").stdout
+    assert "python -m ipykernel install --user --name earlib --display-name earlib" in added
 
 
 @pytest.fixture
@@ -230,6 +232,21 @@ def fresh(tmp_path):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "requirements.lock").write_text("# nothing\n")
     return tmp_path
+
+
+def test_make_clean_keeps_what_took_hours_or_money_and_clean_cache_says_what_goes(fresh):
+    for name in ("cache/embeddings/a", "cache/llm/replies.sqlite", "cache/scores/a", "cache/runs/a", "build/a"):
+        (fresh / name).parent.mkdir(parents=True)
+        (fresh / name).write_text("x")
+    for name in ("earlib", "tests"):
+        (fresh / name).mkdir()
+    for _ in range(2):
+        assert make("clean", folder=fresh).returncode == 0
+        assert sorted(one.name for one in (fresh / "cache").iterdir()) == ["embeddings", "llm", "scores"]
+        assert not (fresh / "build").exists()
+    told = make("clean-cache", folder=fresh)
+    assert re.search(r"^[\d.]+[KMG]?\tcache/llm$", told.stdout, re.M) and not (fresh / "cache").exists()
+    assert make("clean", "clean-cache", folder=fresh).returncode == 0
 
 
 def test_an_install_that_fails_leaves_no_stamp(fresh):

@@ -1,5 +1,8 @@
 """Tables drawn from records, and the README's."""
 
+import json
+import re
+
 import pytest
 from test_records import PARAMETERS, PROVENANCE, ablation, commit, measured
 
@@ -98,6 +101,21 @@ def test_readme_errors_name_the_file(places, monkeypatch):
     assert "run `make reproduce`" in (places / "README.md").read_text()
     broken = commit(ablation(), places, lambda text: text[:50])
     assert f"{broken}: not JSON" in readme(places, monkeypatch)
+
+
+def test_the_readme_is_not_filled_from_a_record_of_other_parameters_than_the_profile_s(tmp_path):
+    name = "tab08_latency"  # whose seconds of a critic call are worked out, and differ from the default for that reason
+    content = json.loads((paths.reference() / "laptop" / f"{name}.json").read_text())
+    file = tmp_path / "laptop" / f"{name}.json"
+    paths.write_atomically(file, json.dumps(content))
+    assert "Latency" in tables.readme_tables(file.parent)
+    content["parameters"]["queries"] = 31
+    paths.write_atomically(file, json.dumps(content))
+    expected = (
+        f"{name}.json: queries: expected 30, as in the profile laptop, found 31; run `make {name} PROFILE=laptop`"
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        tables.readme_tables(file.parent)
 
 
 def test_a_table_without_a_number_of_the_paper_has_no_column_for_it():

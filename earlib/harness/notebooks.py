@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from earlib.data import benchmarks, encoders, rerankers
 READERS = ("claims",)  # notebooks that draw on the records of others; they run when all others are finished
 ASKED = ("llm", "judge")  # parameters that name a language model
 SCALARS = {"str": str, "int": int, "float": float, "bool": bool}
+logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the runner tells an error itself; of Ctrl-C nothing is one
 RUNNING = {}  # kernels of this process: manager to the name of who asked for it
 
 

@@ -201,16 +201,9 @@ def _record_remarks(record, notebook, profile):
     if version != __version__:
         yield f"The record is of earlib {version}, this is {__version__}"
     given = notebook.metadata.get("papermill", {}).get("parameters", {}) if notebook else {}
-    other = [key for key, value in record["parameters"].items() if key in given and value != _rounded(given[key])]
+    other = [key for key, value in record["parameters"].items() if key in given and value != records.plain(given[key])]
     if other:
         yield f"The record is of other parameters than the notebook: {', '.join(other)}"
-
-
-def _rounded(value):
-    """As a record holds it: floats at six significant digits."""
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 # -- measured beside reported ------------------------------------------------------------------------------------------
@@ -386,7 +379,8 @@ def main(arguments=None):
     for entry in entries:
         for remark in entry.remarks:
             print(f"{entry.id}: {remark}")
-    print(f"{index}: {sum(entry.page is not None for entry in entries)} pages; results missing: {len(lacking)}")
+    count = sum(entry.page is not None for entry in entries)
+    print(f"{paths.shown(index)}: {count} pages; results missing: {len(lacking)}")
 
 
 if __name__ == "__main__":

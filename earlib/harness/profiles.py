@@ -206,14 +206,18 @@ def _given(notebook, model, profile, file):
 
 
 def own_names(profile_name):
-    """Names and parameters of all results that a profile makes by itself, in the order in which they are made.
+    """Names of all results that a profile makes by itself, in the order in which they are made, with all parameters.
 
     Parameters of a profile that cannot be used are unknown, and its names the notebooks'.
     """
     try:
-        return {plan.name: plan.parameters for plan in make_plans(["all"], profile_name, {})}
+        return {plan.name: _defaults(plan.source) | plan.parameters for plan in make_plans(["all"], profile_name, {})}
     except Unusable:
         return {name: {} for name in notebooks.sources()}
+
+
+def _defaults(source):
+    return {name: field.default for name, field in notebooks.parameters(source).model_fields.items()}
 
 
 def slug(value):

@@ -239,18 +239,16 @@ def summarise(outcomes, seconds):
     lines = []
     if len(outcomes) > 1:
         lines.append(f"{len(outcomes) - len(failed)} of {len(outcomes)} notebooks ran in {rounded(seconds)}")
-        lines += [f"FAILED: {', '.join(failed)}"] * bool(failed)
+    if failed and lines:
+        lines.append(f"FAILED: {', '.join(failed)}")
     if verdicts:
         lines.append("verdicts: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
-    return lines + [_stayed(stayed)] * bool(stayed)
-
-
-def _stayed(plans):
-    """Where unchanged results are, and what this run made of them."""
-    folders = [folder / plans[0].profile for folder in (paths.results(), paths.unchanged())]
-    kept, made = (paths.shown(one / f"{plans[0].name}.ipynb" if len(plans) == 1 else one) for one in folders)
-    which = "" if len(plans) == 1 else f"{len(plans)} results "
-    return f"unchanged: {which}in {kept}; as this run made them: {made} (--rewrite puts them in place)"
+    if stayed:
+        file = f"{stayed[0].name}.ipynb" if len(stayed) == 1 else ""
+        kept, made = (paths.shown(one / stayed[0].profile / file) for one in (paths.results(), paths.unchanged()))
+        which = f"{len(stayed)} results in " if len(stayed) > 1 else ""
+        lines.append(f"unchanged: {which}{kept}; as this run made them: {made} (--rewrite puts them in place)")
+    return lines
 
 
 def describe():
@@ -307,7 +305,7 @@ def _read_arguments(arguments):
 
 
 def main(arguments=None):
-    """Command line; returns the exit code: 0, 1 if a notebook failed, 2 for a bad request, 130 after Ctrl-C."""
+    """Command line; returns the exit code: 0, 1 if a notebook failed, 2 for a bad request. Ctrl-C is the caller's."""
     options = _read_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         if options.list:
@@ -323,9 +321,6 @@ def main(arguments=None):
     except Unusable as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted; older results are as they were", file=sys.stderr)
-        return 130
 
 
 def _reproduce(plans, options):

@@ -11,7 +11,7 @@ from IPython.display import HTML
 from jinja2 import Template
 
 from earlib import paper, paths
-from earlib.records import SEES_GOLD, SETTING, family, further, key_of, load, named
+from earlib.records import SEES_GOLD, SETTING, family, further, key_of, load, named, plain
 
 
 def frame(record, **where):
@@ -276,7 +276,20 @@ def _records(folder):
     ids = (stem for stem in stems if "--" not in stem or stem in planned)
     ids = sorted(ids, key=lambda id: (not id.startswith("tab"), not id.startswith("fig"), id))
     records = [load(id, folder.name, folder.parent) for id in ids]
+    for one in records:
+        _check_parameters(one, planned.get(one["id"], {}), folder)
     return [[one for one in records if beyond(one["id"]) is side] for side in (False, True)]
+
+
+def _check_parameters(record, planned, folder):
+    """Refuse a record of other parameters than its profile's; a default of 0.0 stands for what a notebook works out."""
+    for key, value in record["parameters"].items():
+        expected = plain(planned.get(key, value))
+        if value != expected and not (isinstance(expected, float) and expected == 0):
+            raise ValueError(
+                f"{paths.shown(folder / record['id'])}.json: {key}: expected {expected!r}, as in the profile "
+                f"{folder.name}, found {value!r}; run `make {record['id'].partition('--')[0]} PROFILE={folder.name}`"
+            )
 
 
 def _headline(row):

@@ -5,10 +5,10 @@ rounds or category). Tables, figures, the README and the claims are drawn from r
 """
 
 from earlib.records.comparison import changes, compare_with_reference
-from earlib.records.files import load, record, save
+from earlib.records.files import load, plain, record, save
 from earlib.records.origin import provenance
 from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, key_of, named, not_run, row
 from earlib.records.verdicts import family, own_setting
 
 __all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "changes", "compare_with_reference", "family", "further"]
-__all__ += ["key_of", "load", "named", "not_run", "own_setting", "provenance", "record", "row", "save"]
+__all__ += ["key_of", "load", "named", "not_run", "own_setting", "plain", "provenance", "record", "row", "save"]

@@ -35,7 +35,7 @@ def record(id, title, profile, parameters, provenance, rows):
         For rows that are incomplete, inconsistent or not distinct; names the row and the field.
     """
     head = {"id": id, "title": title, "profile": profile, "parameters": parameters, "provenance": provenance}
-    raw = _plain({**head, "rows": rows})
+    raw = plain({**head, "rows": rows})
     full = all_fields(raw, f"record {id}")
     judge(full, id)
     return {**raw, "rows": [_shortened(one) for one in full]}
@@ -62,12 +62,12 @@ def _shortened(row):
     return {key: row[key] for key in order if key in shown or (row[key] is not None and row[key] is not False)}
 
 
-def _plain(value):
-    """The value in JSON's types, floats at six significant digits."""
+def plain(value):
+    """The value as a record holds it: in JSON's types, floats at six significant digits."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,0 +1,126 @@
+"""What a user sees in a terminal: a line a notebook, the time left, and at Ctrl-C nothing but that it stopped."""
+
+import json
+import os
+import re
+import select
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from made_notebooks import RECORD, write_notebook
+
+from earlib import paths
+from earlib.harness import progress
+
+pty = pytest.importorskip("pty", reason="no terminals of this kind here")
+
+
+@pytest.fixture
+def typed(root):
+    """Runs notebooks in a terminal and types Ctrl-C `times` when `sign` is on it; returns its lines and the exit."""
+    for name in ("plain", "other", "third"):
+        write_notebook(root, name, "import time, sys\nprint('begun', file=sys.stderr)", "time.sleep(2)", RECORD)
+
+    def run(*arguments, sign=None, times=1, wait=0.0):
+        command = [sys.executable, "-m", "earlib.run", *arguments, "--profile", "smoke"]
+        source = str(paths.__file__).removesuffix("/earlib/paths.py")
+        places = {"EARLIB_ROOT": str(root), "PYTHONPATH": source, "COLUMNS": "100", "LINES": "30"}
+        environment = {key: value for key, value in os.environ.items() if key not in ("EARLIB_RESULTS", "EARLIB_BUILD")}
+        process, terminal = pty.fork()
+        if process == 0:
+            os.chdir(root)
+            os.execve(sys.executable, command, environment | places)
+        screen, end = "", time.monotonic() + 300
+        while time.monotonic() < end:
+            if select.select([terminal], [], [], 0.1)[0]:
+                try:
+                    screen += os.read(terminal, 65536).decode(errors="replace")
+                except OSError:  # its end
+                    break
+            if sign is not None and sign in screen:
+                time.sleep(wait)
+                for _ in range(times):
+                    os.write(terminal, b"\x03")
+                    time.sleep(0.1)
+                sign = None
+        os.close(terminal)
+        lines = [line.rpartition("\r")[2] for line in screen.replace("\r\n", "\n").splitlines()]
+        return [line for line in lines if line.strip()], os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "jobs, sign, times, wait",
+    [
+        ("2", "", 1, 0.3),  # while modules are imported
+        ("2", "results in", 1, 0.0),  # while kernels start
+        ("2", "begun", 1, 0.5),  # while cells run
+        ("2", "begun", 4, 0.5),  # by an impatient user
+        ("2", "[1/3]", 1, 0.0),  # between two notebooks
+        ("1", "begun", 1, 0.5),
+    ],
+)
+def test_ctrl_c_says_that_it_stopped_and_nothing_else(typed, root, jobs, sign, times, wait):
+    lines, exit = typed("all", "--jobs", jobs, sign=sign, times=times, wait=wait)
+    assert exit == 130, lines
+    *before, last = [line.replace("^C", "") for line in lines]
+    assert last == "interrupted; older results are as they were", lines
+    expected = r"|begun|3 notebooks, profile smoke, results in results/smoke|\[\d/3] \w+ [\d.]+ s(, about \d+ s left)?"
+    assert [line for line in before if not re.fullmatch(expected, line) and "cell/s" not in line] == []
+    assert not [one for one in (root / "build" / "smoke").glob("*") if one.is_dir()]
+
+
+def test_a_run_tells_each_notebook_in_a_line_and_in_the_last_what_stayed(typed, root):
+    lines, exit = typed("all", "--jobs", "2")
+    assert exit == 0 and lines[0] == "3 notebooks, profile smoke, results in results/smoke"
+    ends = [line for line in lines if line.startswith("[")]
+    assert [line[:5] for line in ends] == ["[1/3]", "[2/3]", "[3/3]"] and len(lines) == 10, lines
+    assert all(" left" in line for line in ends[:2]) and " left" not in ends[2]
+    lines, _ = typed("plain")
+    assert re.fullmatch(r"\[1/1] plain [\d.]+ s, unchanged", lines[-3]), lines
+    assert lines[-1] == (
+        "unchanged: results/smoke/plain.ipynb; as this run made them: build/unchanged/smoke/plain.ipynb "
+        "(--rewrite puts them in place)"
+    )
+    (root / "results" / "smoke" / "plain.json").write_text('{"rows": [], "precision": 88.0}')
+    assert typed("plain")[0][-2].endswith(" s, changed: 1 of 1 rows")
+
+
+# -- time left
+
+
+@pytest.fixture
+def two(root, monkeypatch, capsys):
+    """Progress of four notebooks, two at a time, of which three ran before; the clock stands still."""
+    kept = {"smoke/a": 10.0, "smoke/b": 20.0, "smoke/c": 20.0, "laptop/d": 1.0}
+    paths.write_atomically(paths.build() / "durations.json", json.dumps(kept))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
+    return progress.Progress([SimpleNamespace(name=name, profile="smoke") for name in "abcd"], 2)
+
+
+def test_the_time_left_is_that_of_earlier_runs_at_the_pace_of_this_one(two, capsys):
+    assert two.left() is None  # of d nothing is known
+    two.begin("a")
+    two.end(two.plans[0], 5.0)  # twice as fast as before
+    assert two.left() == (10 + 10 + 5) / 2  # b, c, and d as long as the mean of this run
+    two.end(two.plans[1], 1.0, "it stopped", failed=True)
+    assert two.left() == 10  # no shorter than the longest of them
+    assert capsys.readouterr() == ("[1/4] a 5.0 s, about 12 s left\n", "[2/4] b FAILED after 1.0 s: it stopped\n")
+    kept = json.loads((paths.build() / "durations.json").read_text())
+    assert kept == {"smoke/a": 5.0, "smoke/b": 20.0, "smoke/c": 20.0, "laptop/d": 1.0}
+
+
+@pytest.mark.parametrize("content", ["{cut", "[]", '{"smoke/a": "long"}', '{"smoke/a": -1}'])
+def test_durations_that_cannot_be_read_only_cost_the_estimate(root, content):
+    paths.write_atomically(paths.build() / "durations.json", content)
+    assert progress.Progress([SimpleNamespace(name="a", profile="smoke")], 1).left() is None
+
+
+@pytest.mark.parametrize(
+    "seconds, told", [(0.2, "1 s"), (89, "89 s"), (240, "4 min"), (5390, "90 min"), (5400, "1.5 h")]
+)
+def test_durations_are_told_in_one_unit(seconds, told):
+    assert progress.rounded(seconds) == told

@@ -1,0 +1,152 @@
+"""A run whose values are those in place leaves them, byte for byte; anything else that differs replaces them."""
+
+import json
+import shutil
+
+import pytest
+
+from earlib import paths, records
+from earlib.harness import notebooks
+
+SMOKE = paths.reference() / "smoke"
+NAME = "fig02_walkthrough"  # most of its rows vary
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Publishes the committed result as that of a new run, when it was altered; returns what has changed."""
+    monkeypatch.setenv("EARLIB_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("EARLIB_BUILD", str(tmp_path / "build"))
+    work = tmp_path / "work"
+    for folder in (tmp_path / "results" / "smoke", work / "results" / "smoke"):
+        folder.mkdir(parents=True)
+        for file in SMOKE.glob(f"{NAME}*"):
+            shutil.copy(file, folder)
+    shutil.move(work / "results" / "smoke" / f"{NAME}.ipynb", work)
+
+    def publish(of_record=None, of_notebook=None, **options):
+        altered = {work / "results" / "smoke" / f"{NAME}.json": of_record, work / f"{NAME}.ipynb": of_notebook}
+        for file, alter in altered.items():
+            content = json.loads(file.read_text())
+            if alter:
+                alter(content)
+            file.write_text(json.dumps(content))
+        return notebooks.publish(work, "smoke", NAME, **options)
+
+    return publish
+
+
+def there(kind="results"):
+    folder = (paths.results() if kind == "results" else paths.unchanged()) / "smoke"
+    return {file.name: file.read_bytes() for file in folder.glob("*")}
+
+
+def row(content, varies):
+    """The first row with a value, of those that vary or of the others."""
+    return next(one for one in content["rows"] if one["measured"] and bool(one.get("varies")) is varies)
+
+
+def other_occasion(content):
+    content["provenance"]["commit"] = "0" * 40
+    content["provenance"]["packages"] |= {"numpy": "9.0", "scipy": None}
+
+
+def other_last_digit(content):
+    row(content, varies=False)["measured"] *= 1 + 2e-6
+
+
+def other_varying_value(content):
+    row(content, varies=True)["measured"] += 1
+
+
+@pytest.mark.parametrize("alter", [None, other_occasion, other_last_digit, other_varying_value])
+def test_what_says_the_same_stays_and_the_new_files_can_be_seen(run, alter):
+    before = there()
+    assert run(alter) == [] and there() == before
+    made = there("unchanged")
+    assert set(made) == set(before) and json.loads(made[f"{NAME}.json"])["rows"]
+    assert (json.loads(made[f"{NAME}.json"]) == json.loads(before[f"{NAME}.json"])) is (alter is None)
+
+
+def test_a_rewrite_replaces_also_what_says_the_same(run):
+    assert run(other_occasion, rewrite=True) == [] and not there("unchanged")
+    assert json.loads(there()[f"{NAME}.json"])["provenance"]["commit"] == "0" * 40
+
+
+def other_value(content):
+    row(content, varies=False)["measured"] += 0.001
+
+
+def other_verdict(content):
+    content["rows"][0]["verdict"] = "agrees"
+
+
+def varying_value_lost(content):
+    row(content, varies=True).update(measured=None, reason="no model")
+
+
+@pytest.mark.parametrize(
+    "alter, told",
+    [
+        (other_value, ["1 of 42 rows"]),
+        (other_verdict, ["1 of 42 rows"]),
+        (varying_value_lost, ["1 of 42 rows"]),
+        (lambda content: content["rows"].pop(), ["1 of 41 rows"]),
+        (lambda content: content["parameters"].update(learned=50), ["parameters"]),
+        (lambda content: content["provenance"].update(encoder="another"), ["provenance"]),
+        (lambda content: content["provenance"]["packages"].update(earlib="9.0"), ["provenance"]),
+        (lambda content: content.update(title="Another"), ["title"]),
+    ],
+)
+def test_a_changed_record_replaces_all_files(run, alter, told):
+    before = there()
+    assert run(alter) == told
+    assert there()[f"{NAME}.json"] != before[f"{NAME}.json"] and not there("unchanged")
+
+
+def other_source(content):
+    content["cells"][-1]["source"].append("\n# more")
+
+
+def other_parameter(content):
+    (cell,) = [one for one in content["cells"] if "injected-parameters" in one["metadata"].get("tags", [])]
+    cell["source"] = "".join(cell["source"]).replace("0.1", "0.2")
+
+
+def other_text(content):
+    printed = [output for cell in content["cells"] for output in cell.get("outputs", []) if output.get("text")]
+    printed[-1]["text"] = ["reference: another\n"]
+
+
+@pytest.mark.parametrize("alter, told", [(other_source, "cells"), (other_parameter, "cells"), (other_text, "text")])
+def test_a_changed_notebook_replaces_all_files(run, alter, told):
+    before = there()
+    assert run(of_notebook=alter) == [told]
+    assert there()[f"{NAME}.ipynb"] != before[f"{NAME}.ipynb"] and not there("unchanged")
+
+
+def test_pictures_drawn_with_other_fonts_and_text_that_shows_what_varies_change_nothing(run, tmp_path):
+    before = there()
+    for file in (tmp_path / "work" / "results" / "smoke").glob("*.png"):
+        file.write_bytes(b"another")
+    assert run(other_varying_value, other_text) == [] and there() == before
+
+
+def test_what_is_missing_or_broken_is_written(run):
+    folder, whole = paths.results() / "smoke", there()
+    (folder / f"{NAME}.ipynb").unlink()  # as in a clone, of profiles whose notebooks are not committed
+    assert run(other_occasion) == [] and set(there()) == set(whole)
+    assert there()[f"{NAME}.json"] == whole[f"{NAME}.json"]
+    for kind, told in (("json", "a record"), ("ipynb", "a notebook")):
+        (folder / f"{NAME}.{kind}").write_text("{cut")
+        assert run() == [f"{told} that cannot be read"] and set(there()) == set(whole)
+        json.loads(there()[f"{NAME}.{kind}"])
+    shutil.rmtree(folder)
+    assert run() is None and set(there()) == set(whole)
+
+
+@pytest.mark.parametrize("profile", ["smoke", "laptop", "laptop-large"])
+def test_no_committed_record_differs_from_itself(profile):
+    for file in (paths.reference() / profile).glob("*.json"):
+        record = records.load(file.stem, profile, paths.reference())
+        assert records.changes(record, json.loads(file.read_text())) == []
