@@ -490,7 +490,9 @@ def test_a_grid_plans_a_notebook_once_for_each_combination_of_what_it_has(root):
         "short": {"profile": "smoke", "name": "short", "seeds": 3},
         "short--seeds-5": {"profile": "smoke", "name": "short--seeds-5", "seeds": 5},
     }
-    assert profiles.own_names("smoke") == made
+    planned = profiles.own_names("smoke")  # with defaults
+    assert list(planned) == list(made) and all(planned[name].items() >= made[name].items() for name in made)
+    assert planned["plain"]["sizes"] == [1, 2] and "sizes" not in planned["short"]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_rewrite_replaces_also_what_says_the_same(run):
 
 
 def other_value(content):
-    row(content, varies=False)["measured"] += 0.001
+    row(content, varies=False)["measured"] += 0.01
 
 
 def other_verdict(content):
