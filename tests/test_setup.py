@@ -172,7 +172,7 @@ def test_what_lacks_an_extra_names_it(without_extras, tmp_path):
     assert done.returncode == 0, done.stderr
     told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert {name: line for name, line in told.items() if "pip install 'earlib[" not in line} == {}
-    assert "earlib[llm]" in told["earlib.llm.models"] and "earlib[paper]" in told["earlib.harness.runner"]
+    assert "earlib[llm]" in told["earlib.llm.models"] and "earlib[paper]" in told["earlib.harness"]
     assert not [name for name in told if name.split(".")[1] in ("core", "memory", "paths", "devices", "records")]
 
 
