@@ -247,11 +247,10 @@ def test_a_snapshot_that_cannot_be_written_again_costs_no_change(tmp_path, monke
     before = answers(held)
     assert 4 not in held and held._folder.changes == 4
     held.close()
-    again = EARMemory.load(tmp_path / "m", encoder)
-    assert answers(again) == before
-    told(again, 2, start=9)
-    assert again._folder.changes == 0 and kept(tmp_path / "m") == []
-    again.close()
+    with EARMemory.load(tmp_path / "m", encoder) as again:
+        assert answers(again) == before
+        told(again, 2, start=9)
+        assert again._folder.changes == 0 and kept(tmp_path / "m") == []
 
 
 def test_a_forked_process_changes_nothing(tmp_path):
@@ -325,8 +324,7 @@ def test_a_last_change_that_diverges_had_not_taken_effect(tmp_path):
     change = {"query": "a", "vector": encoder(["a"], "query")[0], "slates": [[0, 1]], "labels": [[True, False]]}
     held._folder.append(Feedback(**change))
     held.close()
-    again = EARMemory.load(tmp_path, encoder)
-    assert again._state.learner.known == 0 and again._folder.changes == 0
-    again.add([text(1)])
-    again.close()
+    with EARMemory.load(tmp_path, encoder) as again:
+        assert again._state.learner.known == 0 and again._folder.changes == 0
+        again.add([text(1)])
     EARMemory.load(tmp_path, encoder).close()

@@ -124,17 +124,17 @@ def asked_with_order(attack):
     ]
 
 
-def test_the_replies_of_an_attack_are_asked_for_at_the_same_time(server, attack):
-    server.rule = lambda body: declines(body)._replace(delay=0.02)
-    planted.attack_rows(SETTING, attack, "m")
-    assert len(server.requests) == 4 * attack.queries.shape[1] and server.most > 1
-
-
-def test_a_refusal_is_counted_apart(server, attack):
-    server.rule = lambda body: says("", refusal="I cannot help with that.")
-    rows = planted.attack_rows(SETTING, attack, "m")
-    assert all(row["measured"] is None and row["refused"] == attack.queries.shape[1] for row in rows)
-    assert all(row["unparsed"] == 0 for row in rows)
+@pytest.mark.parametrize(("reply", "counted"), [
+    (says("", refusal="I cannot help with that."), "refused"), (says("Well, that depends."), "unparsed"),
+])  # fmt: skip
+def test_what_is_refused_or_cannot_be_read_is_a_dash_with_the_count(server, attack, reply, counted):
+    server.rule = lambda body: reply._replace(delay=0.02)
+    rows, count = planted.attack_rows(SETTING, attack, "m"), attack.queries.shape[1]
+    assert len(server.requests) == 4 * count and server.most > 1  # all are asked at the same time
+    for row in rows:
+        assert row["measured"] is None and row[counted] == count == row["unparsed"] + row["refused"]
+    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    assert {row["verdict"] for row in made["rows"]} == {"not run"}
 
 
 def test_only_questions_both_of_whose_replies_can_be_read_enter_a_difference(server, attack):
@@ -146,14 +146,6 @@ def test_only_questions_both_of_whose_replies_can_be_read_enter_a_difference(ser
     row = found[PRINTED, "with"]
     assert (row["measured"], row["difference"], row["unparsed"]) == (100, 100, len(lost))
     assert row["n_queries"] == len(each) - len(lost) and found[PRINTED, "without"]["unparsed"] == 0
-
-
-def test_what_cannot_be_read_is_a_dash_with_the_count(server, attack):
-    server.rule = lambda body: says("Well, that depends.")
-    rows = planted.attack_rows(SETTING, attack, "m")
-    assert all(row["measured"] is None and row["unparsed"] == attack.queries.shape[1] for row in rows)
-    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
-    assert {row["verdict"] for row in made["rows"]} == {"not run"}
 
 
 def test_without_a_model_there_is_a_dash_for_each_number(attack):

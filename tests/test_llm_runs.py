@@ -1,17 +1,13 @@
 """Limits and estimates of whole runs: notebooks that ask a scripted endpoint, in kernels of their own."""
 
-import json
 import re
-import subprocess
-import sys
 
 import pytest
 from made_notebooks import write_notebook
-from scripted_server import ScriptedServer, says
+from scripted_server import ScriptedServer, questions
 
 from earlib.harness import runner
-from earlib.llm import Request
-from earlib.llm.budget import Budget, LimitReached, worst_case
+from earlib.llm.budget import LimitReached
 from earlib.llm.client import Client
 
 PARAMETERS = """\
@@ -78,56 +74,9 @@ def test_limits_that_mean_nothing_are_refused(server, options, capsys):
     assert options[0] in capsys.readouterr().err
 
 
-# -- the ledger
-
-
-def client(server, **limits):
-    return Client("m", server.url, KEY, price=(1.0, 1.0), concurrency=4, **limits)
-
-
-def questions(prefix, count):
-    return [Request([{"role": "user", "content": f"{prefix}{at}"}], 10) for at in range(count)]
-
-
-def test_two_clients_of_a_run_share_its_limit(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("EARLIB_LLM_LEDGER", str(tmp_path / "ledger.json"))
-    first, second = client(server, max_calls=5), client(server, max_calls=5)
-    first.ask(questions("a", 3))
-    with pytest.raises(LimitReached, match="max_calls=5"):
-        second.ask(questions("b", 3))
-    assert len(server.requests) == 5 and (first.usage.calls, second.usage.calls) == (3, 2)
-
-
-def test_processes_that_share_a_ledger_never_pass_its_limit(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("EARLIB_LLM_LEDGER", str(tmp_path / "ledger.json"))
-    server.rule = lambda body: says("yes")._replace(delay=0.01)
-    code = (
-        "import sys; from earlib.llm import Request; from earlib.llm.client import Client\n"
-        "Client('m', concurrency=3, max_calls=20).ask([Request([{'role': 'user', 'content': sys.argv[1] + str(at)}])"
-        " for at in range(15)])"
-    )
-    running = [subprocess.Popen([sys.executable, "-c", code, name], stderr=subprocess.PIPE) for name in "ab"]
-    told = b"".join(process.communicate(timeout=300)[1] for process in running)
-    assert b"max_calls=20 would be passed" in told and len(server.requests) == 20
-
-
-def test_what_a_killed_process_held_back_stays_counted(tmp_path):
-    path = str(tmp_path / "ledger.json")
-    request = Request([{"role": "user", "content": "q"}], 1)
-    bound = sum(worst_case(request, 1))  # at a dollar a token
-    killed, other = (Budget(max_cost=1.5 * bound, price=(1e6, 1e6), ledger=path) for _ in "ab")
-    killed.expect(request, 1)
-    killed.before(None)  # and is never heard of again
-    other.expect(request, 1)
-    with pytest.raises(LimitReached, match="spent or held back"):
-        other.before(None)
-    totals = json.loads((tmp_path / "ledger.json").read_text())
-    assert (totals["calls"], totals["held"]) == (1, pytest.approx(bound))
-
-
 def test_a_ledger_that_cannot_be_read_lets_no_call_through(server, tmp_path, monkeypatch):
     (tmp_path / "ledger.json").write_text("not JSON")
     monkeypatch.setenv("EARLIB_LLM_LEDGER", str(tmp_path / "ledger.json"))
     with pytest.raises(LimitReached, match="EARLIB_LLM_LEDGER: calls cannot be counted in .*remove it"):
-        client(server, max_calls=5).ask(questions("a", 1))
+        Client("m", server.url, KEY, max_calls=5).ask(questions(1))
     assert server.requests == []

@@ -188,7 +188,7 @@ def kill_kernels(asker=None):
                 os.kill(
                     kernel.provisioner.pid, getattr(signal, "SIGKILL", signal.SIGTERM)
                 )  # Windows has one way to end
-            except ProcessLookupError:
+            except OSError:  # it has ended; Windows has no error of its own for that
                 continue
     return len(kernels)
 

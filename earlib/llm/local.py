@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from importlib import resources
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import requests
@@ -34,16 +33,14 @@ runpy.run_module("llama_cpp.server", run_name="__main__", alter_sys=True)
 """
 
 
-class Model(NamedTuple):
-    """A model that this machine can serve: its file's name in the folders of models, and its source."""
-
-    file: str
-    source: File
-
-
 _ENTRIES = yaml.safe_load(resources.files("earlib.llm").joinpath("local.yaml").read_text(encoding="utf-8"))
-MODELS = {name: Model(entry.pop("file"), File(**entry)) for name, entry in _ENTRIES.items()}
+MODELS = {name: File(**entry) for name, entry in _ENTRIES.items()}
 DEFAULT = "qwen2.5-coder-0.5b"
+
+
+def file_name(name):
+    """Name of a model's file in the folders of models, which is its publisher's."""
+    return MODELS[name].url.rpartition("/")[2]
 
 
 def address(name):
@@ -74,9 +71,8 @@ class Server:
         self.stop()  # it ended by itself
         if not (paths.model_server() / "installed").exists():
             raise NoModel(f"the server for {self.name} is not installed; `make llm` builds it (10 minutes, once)")
-        model = MODELS[self.name]
         try:
-            file = obtain(model.file, model.source, paths.model_folders(), "EARLIB_MODELS")
+            file = obtain(file_name(self.name), MODELS[self.name], paths.model_folders(), "EARLIB_MODELS")
         except Unavailable as error:
             raise NoModel(str(error)) from error
         paths.build().mkdir(parents=True, exist_ok=True)

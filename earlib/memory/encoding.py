@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from earlib import devices
 from earlib.data import embedding, encoders
 from earlib.memory.snapshot import Snapshot
 
-QUESTIONS = 1000  # embeddings kept, since most feedback is about what was just retrieved
+QUESTIONS = 1000  # embeddings kept
 PROBE = "What an encoder makes of this sentence tells it from others."
 SAME = 0.999  # cosine of two embeddings of the probe above which one encoder made both, whatever it rounds
 
@@ -21,7 +22,7 @@ class MemoryEncoder:
     def __init__(self, encoder: encoders.Encoder | Callable[..., np.ndarray]):
         self.encoder, self.width, self._lock = encoder, None, threading.Lock()
         self.name = None if callable(encoder) else encoder.name
-        self._queries: dict[str, np.ndarray] = {}
+        self.query = lru_cache(QUESTIONS)(self._query)  # most feedback is about what was just retrieved
         self._probe: np.ndarray | None = None
 
     def __call__(self, texts: list[str], kind: str) -> np.ndarray:
@@ -56,16 +57,8 @@ class MemoryEncoder:
             vectors[new] = self([texts[at] for at in new], "memory")
         return vectors
 
-    def query(self, query: str) -> np.ndarray:
-        """Return the embedding of a query, `[d]`; it is encoded once while it is among the last `QUESTIONS`."""
-        vector = self._queries.get(query)
-        if vector is None:
-            vector = self([query], "query")[0]
-            with self._lock:
-                self._queries[query] = vector
-                if len(self._queries) > QUESTIONS:
-                    del self._queries[next(iter(self._queries))]
-        return vector
+    def _query(self, query: str) -> np.ndarray:
+        return self([query], "query")[0]
 
     def identity(self) -> tuple[dict, dict[str, torch.Tensor]]:
         """Return what a folder keeps to recognise the encoder: fingerprint and name, or an embedding of the probe."""

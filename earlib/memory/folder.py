@@ -247,10 +247,6 @@ class MemoryFolder:
             self._connection.execute("DELETE FROM changes WHERE number = ?", (self.changes,))
         self.changes -= 1
 
-    def place(self, number: int) -> str:
-        """Name a change in messages; the first has number 1."""
-        return f"{self.file}: change {number}"
-
     def close(self) -> None:
         """Let others open the folder."""
         self._connection.close()
@@ -262,7 +258,7 @@ class MemoryFolder:
             self._lock.release()
 
     def _change(self, number, kind, plain, arrays, expected):
-        where = f"{self.place(number)} of {self.changes}"
+        where = f"{self.file}: change {number} of {self.changes}"
         if checksum(kind, plain, arrays) != expected:
             raise ValueError(f"{where} is damaged (its checksum does not fit); put a copy of the file there")
         if kind not in KINDS:

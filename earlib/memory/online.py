@@ -50,7 +50,8 @@ class OnlineLearner(Learner):
         self.buffer = _GrowingBuffer(config, self.query, 1, config.depth, config.rounds)
         self.alive, self.experiences = torch.zeros(0, dtype=torch.bool), experiences
         self.known = self.held = 0
-        self.ranking, self._spare = self._ranking(), {}
+        self._arrays = ("query", "index") if self.side is None else ("query", "index", "side")  # an entry a query
+        self.ranking = self._ranking()
 
     def learn(self, query, index, side, told):
         """Update once for one query; after any error the learner is as it was.
@@ -59,7 +60,8 @@ class OnlineLearner(Learner):
         words `[K]`, and `told` is the Exploration of a critic, `[1, 1, ..]`. Raises FloatingPointError if the update
         would lead to numbers that are not finite.
         """
-        before = self._before()
+        moments = [{name: value.clone() for name, value in one.items()} for one in self._moments()]
+        before = self.known, self.held, moments
         try:
             self._append(query[None], index[None], side[None])
             uniforms = randomness.live(self.config, self.seeds[0], self.known - 1, self.config.depth)
@@ -77,38 +79,23 @@ class OnlineLearner(Learner):
         frozen = [part.detach() for part in self.adapter.parameters]
         return Adapter(frozen, self.config.adapter, self.config.normalise, self.dtype), self.side_weight.item()
 
-    def _before(self):
-        """Copy what an update changes and nothing else holds: the counts and the optimizer's state.
-
-        The parameters are those of `ranking`; appended entries lie behind the counts. Copies reuse the memory of the
-        previous update's, since allocating costs more than writing.
-        """
-        kept = []
-        for at, parameter in enumerate(self.parameters):
-            for name, value in self._entries(parameter).items():
-                spare = self._spare.setdefault((at, name), value.new_empty(0))
-                spare.resize_(value.shape).copy_(value)
-                kept.append((at, name))
-        return self.known, self.held, kept
-
-    def _put_back(self, known, held, kept):
+    def _put_back(self, known, held, moments):
         self.known, self.held, self.buffer.size, self.buffer.known = known, held, held, held
         adapter, weight = self.ranking
         for parameter, values in zip(self.adapter.parameters, adapter.parameters, strict=True):
             parameter.data.copy_(values)
         self.side_weight.data.fill_(weight)
         self.optimizer.state.clear()
-        for at, name in kept:
-            self.optimizer.state.setdefault(self.parameters[at], {})[name] = self._spare[at, name].clone()
+        self.optimizer.state.update((one, kept) for one, kept in zip(self.parameters, moments, strict=True) if kept)
 
-    def _entries(self, parameter):
-        """The optimizer's state of a parameter, tensors by name; empty before the first update."""
-        return self.optimizer.state.get(parameter, {})
+    def _moments(self):
+        """The optimizer's state of each parameter, tensors by name; empty before the first update."""
+        return [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
 
     @torch.no_grad()
     def _check_learned(self, number):
         """Refuse an update from finite numbers that leaves, or leads to, numbers that are not finite."""
-        left = [*self.parameters, *(value for one in self.parameters for value in self._entries(one).values())]
+        left = [*self.parameters, *(value for one in self._moments() for value in one.values())]
         # A sum is not finite where a summand is not, and takes a fifth of the time of checking each.
         self._check(torch.stack([values.sum().to(self.dtype) for values in left]), "what an update left")
         memory = self.bank[self.index[number]].to(self.dtype)
@@ -116,8 +103,7 @@ class OnlineLearner(Learner):
 
     def _append(self, query, index, side):
         start, stop = self.held, self.held + len(query)
-        new = {"query": query, "index": index} | ({} if self.side is None else {"side": side})
-        for name, values in new.items():
+        for name, values in zip(self._arrays, (query, index, side), strict=False):
             stored = grown(getattr(self, name), start, stop)
             stored[start:stop] = values
             setattr(self, name, stored)
@@ -126,7 +112,7 @@ class OnlineLearner(Learner):
 
     def _drop_oldest(self):
         """Let the arrays begin one entry later; once they are full, `grown` moves the rest into new ones."""
-        for name in ("query", "index", *(() if self.side is None else ("side",))):
+        for name in self._arrays:
             setattr(self, name, getattr(self, name)[1:])
         self.buffer.drop_oldest()
         self.held -= 1
@@ -149,14 +135,13 @@ class OnlineLearner(Learner):
 
     def state(self, number=None):
         """Return all that was learned, and from what, as tensors by name; `number` is as for `renumber`."""
-        held = {"query": self.query, "index": self.index} | ({} if self.side is None else {"side": self.side})
-        held = {name: values[: self.held] for name, values in held.items()}
+        held = {name: getattr(self, name)[: self.held] for name in self._arrays}
         if number is not None:
             held["index"] = number[held["index"]]
         held |= {name: getattr(self.buffer, name)[0, : self.held] for name in ("shown", "cited")}
         held |= {f"parameter.{at}": values.detach() for at, values in enumerate(self._learned())}
-        for at, parameter in enumerate(self.parameters):
-            held |= {f"optimizer.{at}.{name}": value for name, value in self._entries(parameter).items()}
+        for at, moments in enumerate(self._moments()):
+            held |= {f"optimizer.{at}.{name}": value for name, value in moments.items()}
         return {name: values.contiguous().clone() for name, values in held.items()}
 
     def restore(self, held, known):
@@ -173,16 +158,15 @@ class OnlineLearner(Learner):
         for at, parameter in enumerate(self._learned()):
             parameter.data.copy_(held[f"parameter.{at}"])
         for name, values in held.items():
-            kind, _, rest = name.partition(".")
-            if kind == "optimizer":
-                at, _, entry = rest.partition(".")  # its own copy, in this thread's mode
+            if name.startswith("optimizer."):
+                _, at, entry = name.split(".")  # its own copy, in this thread's mode
                 self.optimizer.state.setdefault(self.parameters[int(at)], {})[entry] = values.clone()
         self.ranking = self._ranking()
 
     def _check_state(self, held, count):
         K, d, real = self.config.depth, self.query.shape[1], self.dtype
-        expected = {"query": (real, (count, d)), "index": (torch.int64, (count, K))}
-        expected |= {name: (real, (count, K)) for name in ("shown", "cited", *(() if self.side is None else ("side",)))}
+        expected = {name: (real, (count, K)) for name in ("shown", "cited", *self._arrays)}
+        expected |= {"query": (real, (count, d)), "index": (torch.int64, (count, K))}
         expected |= {f"parameter.{at}": (real, tuple(one.shape)) for at, one in enumerate(self._learned())}
         if count and self.config.optimizer == "adam":  # which keeps moments from the first update on
             for at, one in enumerate(self.parameters):

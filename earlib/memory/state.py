@@ -104,7 +104,10 @@ class MemoryState:
         now, K = self.now, self.config.depth
         rows, side = now.candidates(query, vector, K, self.by_words)
         shown = [[0 if id is None else now.place(id) for id in slate] for slate in slates]
-        rows = _including(rows.tolist(), list(dict.fromkeys(sum(shown, []))), K)
+        rows, wanted = rows.tolist(), dict.fromkeys(sum(shown, []))
+        missing, others = [row for row in wanted if row not in rows], [row for row in rows if row not in wanted]
+        dropped = others[len(others) - max(0, len(rows) + len(missing) - K) :]  # the last ones make room
+        rows = [row for row in rows if row not in dropped] + missing
         if self.by_words:
             side = of_largest(torch.from_numpy(now.words.scores(query, now.alive))[torch.tensor(rows)].double())
         place = {row: at for at, row in enumerate(rows)}
@@ -154,16 +157,3 @@ class MemoryState:
     def _show_ranking(self):
         adapter, weight = self.learner.ranking
         self._show(self.now._replace(adapter=adapter, weight=weight))
-
-
-def _including(rows: list[int], wanted: list[int], count: int) -> list[int]:
-    """Add the wanted rows that are missing; beyond `count` they replace the last rows that are not wanted."""
-    missing = [row for row in wanted if row not in rows]
-    spare = count - len(rows)
-    for at in range(len(rows) - 1, -1, -1):
-        if len(missing) <= spare:
-            break
-        if rows[at] not in wanted:
-            del rows[at]
-            spare += 1
-    return rows + missing

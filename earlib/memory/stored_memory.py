@@ -177,20 +177,20 @@ class StoredMemory:
 
     def _restore(self, folder, plain: State, bank, tensors, changes):
         """Become what a folder holds."""
+        place, made = str(folder.file), 0
         try:
             self._state.restore(plain, bank, tensors)
-        except ValueError as error:
-            raise ValueError(f"{folder.file}: {error}; put a copy of the folder there") from None
-        for at, change in enumerate(changes, 1):
-            try:
+            for change in changes:
+                place = f"{folder.file}: change {made + 1}"
                 self._state.check(change)
                 self._state.make(change)
-            except ValueError as error:
-                raise ValueError(f"{folder.place(at)}: {error}; put a copy of the folder there") from None
-            except FloatingPointError:
-                if at < len(changes):
-                    raise
-                folder.drop()  # killed before it was taken back: it never took effect
+                made += 1
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}; put a copy of the folder there") from None
+        except FloatingPointError:
+            if made != len(changes) - 1:
+                raise
+            folder.drop()  # killed before it was taken back: it never took effect
         self._folder = folder
 
     def close(self) -> None:
