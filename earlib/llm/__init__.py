@@ -23,9 +23,7 @@ class Request(NamedTuple):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1, strict=True)] = 512  # of the reply, a reasoning model's thoughts included
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.0  # None: the model's default
-    sample: Annotated[int, Field(ge=0, strict=True)] = (
-        0  # another number asks the same question again, for a second pass
-    )
+    sample: Annotated[int, Field(ge=0, strict=True)] = 0  # another number asks the same question again
 
 
 class Reply(NamedTuple):

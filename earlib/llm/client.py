@@ -125,10 +125,8 @@ class Client:
 
     def estimate(self, requests):
         """Usage that `ask` would have: tokens in from the number of characters, tokens out the requests' maxima."""
-        wanted = {
-            reply_key(self.model, self.endpoint, one): one
-            for one in _checked("requests", REQUESTS, requests, strict=False)
-        }
+        requests = _checked("requests", REQUESTS, requests, strict=False)
+        wanted = {reply_key(self.model, self.endpoint, one): one for one in requests}
         missing = [request for name, request in wanted.items() if not self._store.get(name)]
         tokens_in = math.ceil(sum(len(message["content"]) for one in missing for message in one.messages) / CHARACTERS)
         tokens_out = sum(request.max_tokens for request in missing)
@@ -345,12 +343,8 @@ def _address(base_url):
     endpoint = parts = None
     with suppress(ValueError):  # its message may hold the password
         parts = urlsplit(base_url.get_secret_value().strip())
-        if (
-            parts.scheme in ("http", "https")
-            and parts.hostname
-            and parts.port != 0
-            and not parts.query + parts.fragment
-        ):
+        complete = parts.hostname and parts.port != 0 and not parts.query + parts.fragment
+        if complete and parts.scheme in ("http", "https"):
             login = SecretStr(f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else "")
             endpoint = f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}{parts.path.rstrip('/')}"
     del parts  # a traceback may show local variables
