@@ -211,6 +211,12 @@ def test_a_folder_that_cannot_be_written_is_refused(folder, monkeypatch):
         EARMemory.load(folder, encoder)
 
 
+def test_a_folder_that_cannot_be_locked_is_refused(folder):
+    (folder / "memory.lock").mkdir()
+    with pytest.raises(OSError, match="cannot lock .*memory.lock: .*; choose a folder on a local disk"):
+        EARMemory.load(folder, encoder)
+
+
 @pytest.mark.parametrize("steps", [1, 20, 60, 200, 600])
 def test_a_save_that_fails_anywhere_loses_no_change(tmp_path, steps):
     held = made(20, preset(depth=10))
