@@ -18,10 +18,9 @@ import numpy as np
 import torch
 
 from earlib import devices
-from earlib.core import randomness
+from earlib.core import captured, randomness
 from earlib.core.config import VARIANTS, Config
 from earlib.core.critic import SimulatedCritic
-from earlib.core.learner import Learner
 from earlib.data import embedding, encoders, longmemeval
 from earlib.experiments import measures, settings
 from earlib.experiments.settings import Setting
@@ -51,7 +50,7 @@ def run(config, found, seeds):
     """Train a configuration on the device and evaluate it with and without the Explorer; what was computed."""
     splits = [settings.split(found.scopes, Setting(), seed) for seed in seeds]
     train, kept = (torch.from_numpy(np.stack(part)).to(DEVICE) for part in zip(*splits, strict=True))
-    learner = Learner(config, found, SimulatedCritic(config, found.gold), seeds)
+    learner = captured.learner(config, found, SimulatedCritic(config, found.gold), seeds)
     steps = list(learner.train(train))
     noise = randomness.draw(config, seeds, kept, config.depth, len(found.query), "test", DEVICE)
     values = [measures.measure(found, kept, learner.retrieve(kept, explorer, noise)) for explorer in (False, True)]

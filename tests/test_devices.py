@@ -9,7 +9,7 @@ from test_encoders import checkpoint, tiny  # noqa: F401 (fixtures)
 from torch.nn.functional import normalize
 
 from earlib import devices, records
-from earlib.core import randomness
+from earlib.core import captured, randomness
 from earlib.core.config import VARIANTS, Config
 from earlib.core.critic import SimulatedCritic
 from earlib.core.learner import Learner
@@ -20,6 +20,17 @@ from earlib.experiments.settings import Setting
 
 N, K, D, SEEDS = 120, 20, 32, (0, 1, 2)
 TRAINED = [name for name, variant in VARIANTS.items() if variant.learns and not variant.changes.get("side")]
+RECORDED = [(name, {}) for name in TRAINED] + [
+    ("ear", changes)
+    for changes in (
+        {"replay_choice": "random"},
+        {"replay_choice": "random", "replay_current": True},
+        {"replay_choice": "reward"},
+        {"replay_current": True, "batch_size": 1},
+        {"objective": "softmax", "unseen": "left out"},
+        {"optimizer": "sgd", "learning_rate": 1.0},
+    )
+]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -76,6 +87,48 @@ def test_the_final_measures_lie_within_the_seeds_spread(found, name):
     here, there = (updates(found, name, torch.float32, device, seeds)[3] for device in ("cpu", "cuda"))
     by_seed = np.nanmean(here[0], -1), np.nanmean(there[0], -1)
     assert abs(by_seed[0].mean() - by_seed[1].mean()) <= max(by_seed[0].std(), 1 / 40)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+@pytest.mark.parametrize("name, changes", RECORDED)
+def test_recorded_updates_are_those_of_the_learner(found, name, changes, device):
+    config, there = Config(**{**VARIANTS[name].changes, **changes}), found.to(torch.device(device))
+    order = torch.stack([torch.from_numpy(np.random.default_rng(seed).permutation(N)) for seed in SEEDS]).to(device)
+    gold = randomness.shuffled(there.gold, SEEDS) if config.errors == "shuffled" else there.gold
+    learners = [
+        kind(config, there, SimulatedCritic(config, gold), SEEDS, torch.float64)
+        for kind in (Learner, captured.CapturedLearner)
+    ]
+    for part in order.split([70, N - 70], 1):  # the second one goes on, and each ends with a batch of its own size
+        plain, recorded = ([*one.train(part)] for one in learners)
+        assert [step.seen for step in plain] == [step.seen for step in recorded]
+        assert_same_steps(plain, recorded)
+    ours, theirs = ([*one.parameters, *vars(one.buffer).values()] for one in learners)
+    for a, b in zip(ours, theirs, strict=True):
+        if isinstance(a, torch.Tensor):
+            a, b = (one[:, :N] if one.dim() > 1 and one.shape[1] > N else one for one in (a, b))
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+    assert learners[0].retrieve(order[:, :9], explorer=True).equal(learners[1].retrieve(order[:, :9], explorer=True))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_a_recorded_update_that_diverges_is_refused(found, device):
+    config, there = Config(optimizer="sgd", learning_rate=1e200), found.to(torch.device(device))
+    said = []
+    for kind in (Learner, captured.CapturedLearner):
+        learner, steps = kind(config, there, SimulatedCritic(config, there.gold), SEEDS, torch.float64), []
+        with pytest.raises(FloatingPointError, match="not finite .sgd, learning rate 1e.200") as error:
+            steps.extend(learner.train(torch.arange(N, device=device).expand(len(SEEDS), N)))
+        said.append((str(error.value), len(steps)))
+    assert said[0] == said[1]
+
+
+def test_updates_are_recorded_where_tensors_and_critic_are_on_a_gpu(found):
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    config, moved = Config(), found.to(torch.device(there))
+    simulated = captured.learner(config, moved, SimulatedCritic(config, moved.gold), (0,))
+    assert isinstance(simulated, captured.CapturedLearner) == (there == "cuda")
+    assert type(captured.learner(config, moved, lambda *asked: None, (0,))) is Learner
 
 
 @needs_gpu

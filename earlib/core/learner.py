@@ -119,10 +119,21 @@ class Learner:
     def _check(self, values, name):
         """Refuse numbers that are not finite: a comparison would take them for small ones."""
         if not values.isfinite().all():
-            raise FloatingPointError(
-                f"the adapter diverged after {self.buffer.size} queries: {name} not finite "
-                f"({self.config.optimizer}, learning rate {self.config.learning_rate:g}); lower the learning rate"
-            )
+            raise self._diverged(name)
+
+    def _diverged(self, name):
+        return FloatingPointError(
+            f"the adapter diverged after {self.buffer.size} queries: {name} not finite "
+            f"({self.config.optimizer}, learning rate {self.config.learning_rate:g}); lower the learning rate"
+        )
+
+    def _rows(self, queries):
+        """Rows of the bank that are candidates of queries `[R, n]`, `[R, n K]`."""
+        return self.index.index_select(0, queries.reshape(-1)).view(len(queries), -1)
+
+    def _memories(self, queries):
+        """The distinct ones of them, as of `distinct`."""
+        return distinct(self._rows(queries))
 
     def _score(self, queries):
         """Adapted scores of queries `[R, n]`, `[R, n, K]`, and the arguments of `gram`.
@@ -131,7 +142,7 @@ class Learner:
         """
         (R, n), d = queries.shape, self.query.shape[1]
         query = self.query.index_select(0, queries.reshape(-1)).view(R, n, d)
-        rows, place = distinct(self.index.index_select(0, queries.reshape(-1)).view(R, -1))
+        rows, place = self._memories(queries)
         memory = self.bank.index_select(0, rows.view(-1)).to(self.dtype).view(R, -1, d)
         scores, adapted, length = self.adapter.score(query, memory)
         place = place.view(R, n, -1)

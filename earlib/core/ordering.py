@@ -35,13 +35,15 @@ def shared(bank: Tensor, index: Tensor) -> Tensor:
     return first.to(index.device)[index]
 
 
-def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
+def distinct(rows: Tensor, width: int | None = None) -> tuple[Tensor, Tensor]:
     """Distinct numbers of each line of `[R, n]`, ascending, and the places at which `gather` finds the line in them.
 
-    The numbers are `[R, U]`, where U is the most that a line has; shorter ones are padded with 0.
+    The numbers are `[R, U]`, where U is the most that a line has, or a `width` that is not less; shorter ones are
+    padded with 0.
     """
     ordered, order = rows.sort(dim=1)
     slot = torch.zeros_like(rows)
     slot[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
-    numbers = rows.new_zeros(len(rows), int(slot[:, -1].max()) + 1).scatter_(1, slot, ordered)
+    width = int(slot[:, -1].max()) + 1 if width is None else width
+    numbers = rows.new_zeros(len(rows), width).scatter_(1, slot, ordered)
     return numbers, torch.empty_like(rows).scatter_(1, order, slot)

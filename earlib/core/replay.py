@@ -27,14 +27,16 @@ class ExperienceBuffer:
 
     def add(self, queries: Tensor, shown: Tensor, cited: Tensor) -> None:
         """Store one experience a query (Algorithm 3, lines 10 to 13): numbers `[R, Q]`, statistics `[R, Q, K]`."""
-        new = {"queries": queries, "shown": shown, "cited": cited}
-        if self.config.replay_choice == "reward":
-            new["reward"] = self._reward(shown, cited)
         start, self.size = self.size, self.size + queries.shape[1]
-        for name, values in new.items():
+        for name, values in self._entries(queries, shown, cited).items():
             stored = grown(getattr(self, name), start, self.size, axis=1)
             stored[:, start : self.size] = values
             setattr(self, name, stored)
+
+    def _entries(self, queries, shown, cited):
+        """What is stored of experiences, by name."""
+        reward = {"reward": self._reward(shown, cited)} if self.config.replay_choice == "reward" else {}
+        return {"queries": queries, "shown": shown, "cited": cited} | reward
 
     def _closeness(self, queries, pool):
         """Similarity of queries to those of a pool, `[R, Q]` and `[R, Q, P]` to `[R, Q, P]`."""
@@ -61,7 +63,7 @@ class ExperienceBuffer:
             return pool[..., :0], pool[..., :0]
         if self.config.replay_choice == "random":
             assert uniforms is not None
-            column = _without_replacement(uniforms[..., :count], pool.shape[-1])
+            column = without_replacement(uniforms[..., :count], pool.shape[-1])
         elif self.config.replay_choice == "reward":
             column = best(-self.reward[:, None, :past].expand(R, Q, past), count)
         else:
@@ -90,7 +92,7 @@ def grown(stored, used: int, needed: int, axis: int = 0, least: int = 64):
     return larger
 
 
-def _without_replacement(uniforms, pool):
+def without_replacement(uniforms, pool):
     """Draw distinct columns of a pool: pick j takes the floor(u_j (m - j))-th of those not yet taken."""
     picks: list[Tensor] = []
     for j in range(uniforms.shape[-1]):

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from earlib import devices
-from earlib.core import randomness
+from earlib.core import captured, randomness
 from earlib.core.config import VARIANTS, Config, near
 from earlib.core.critic import SimulatedCritic
-from earlib.core.learner import Learner
 from earlib.core.ordering import best
 from earlib.data import cache
 from earlib.data import candidates as first_stage
@@ -25,8 +24,8 @@ from earlib.experiments.settings import Setting, benchmark, beside, candidates_o
 PACKAGE = Path(__file__).parent.parent
 # The code that a run depends on. `core/config.py` is not among it: its values are part of the key.
 ALGORITHM = (
-    *(f"core/{name}.py" for name in ("adapter", "critic", "explorer", "learner", "objective", "optimizer", "ordering")),
-    *("core/randomness.py", "core/replay.py", "data/candidates.py", "data/search.py", "data/words.py"),
+    *(f"core/{name}.py" for name in ("adapter", "captured", "critic", "explorer", "learner", "objective", "optimizer")),
+    *("core/ordering.py", "core/randomness.py", "core/replay.py", "data/candidates.py", "data/search.py", "data/words.py"),
     *(f"experiments/{name}.py" for name in ("measures", "settings", "runs")),
 )
 RERANKED = {"monot5": "monot5", "bm25_reranked": "bm25"}  # control: reranker whose scores alone order the K candidates
@@ -112,7 +111,9 @@ def _run_group(setting, config, found, seeds, train, evaluation):
     """The Run of several seeds whose splits have the same sizes."""
     found = found.to(devices.ready(setting.device))
     order, kept = (torch.from_numpy(part).to(found.bank.device) for part in (train, evaluation))
-    learner = Learner(config, found, critic_of(config, found, seeds, order), seeds, getattr(torch, setting.dtype))
+    learner = captured.learner(
+        config, found, critic_of(config, found, seeds, order), seeds, getattr(torch, setting.dtype)
+    )
     noise = randomness.draw(config, seeds, kept, config.depth, len(found.query), "test", found.bank.device)
 
     def answer(explorer=False):
@@ -140,7 +141,7 @@ def learners(setting, config, critic=None, only=None):
     for seed in range(setting.seeds) if only is None else only:
         order = torch.from_numpy(split(found.scopes, setting, seed)[0])[None].to(found.bank.device)
         cites = critic or critic_of(config, found, (seed,), order)
-        yield Learner(config, found, cites, (seed,), getattr(torch, setting.dtype)), order, found.gold
+        yield captured.learner(config, found, cites, (seed,), getattr(torch, setting.dtype)), order, found.gold
 
 
 def trained_weights(setting, config, only=None):
