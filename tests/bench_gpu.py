@@ -2,7 +2,8 @@
 
 1. all variants of the ablation, 16 seeds each, at 768 dimensions, trained and evaluated;
 2. EAR at 3,584 dimensions, three seeds;
-3. encoding with MiniLM, tokens a second, of texts as long as the turns of LongMemEval.
+3. encoding with MiniLM, tokens a second, of texts as long as the turns of LongMemEval;
+4. encoding with random weights in the shapes of the paper's encoders, tokens a second and memory, of some of them.
 
 The share of the matrix rate counts the multiply-adds of the forward and backward products of both adapters, each
 memory of an update once, as they are computed. Encoding counts those of the encoder's layers for real tokens alone:
@@ -12,10 +13,12 @@ padding and tokenisation count as lost time. The first run of each is not measur
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import made_longmemeval
 import numpy as np
 import torch
+import transformers
 
 from earlib import devices
 from earlib.core import captured, randomness
@@ -25,6 +28,19 @@ from earlib.data import embedding, encoders, longmemeval
 from earlib.experiments import measures, settings
 from earlib.experiments.settings import Setting
 
+_QWEN = {"vocab_size": 151646, "num_hidden_layers": 28}
+SHAPES = {  # of the publishers' models
+    "contriever": transformers.BertConfig(),
+    "stella": transformers.Qwen2Config(
+        hidden_size=1536, intermediate_size=8960, num_attention_heads=12, num_key_value_heads=2, **_QWEN
+    ),
+    "gte": transformers.Qwen2Config(
+        hidden_size=3584, intermediate_size=18944, num_attention_heads=28, num_key_value_heads=4, **_QWEN
+    ),
+}
+# An encoder, its precision, and of how many texts one is encoded.
+SIZES = (("contriever", "full", 8), ("contriever", "mixed", 4), ("stella", "full", 128), ("stella", "mixed", 24))
+SIZES += (("gte", "full", 48),)
 # The other rows of the ablation are the first stage's ranking, and inference with the adapters of these.
 ABLATION = ("rmm", "explorer_training", "buffer_training", "ear_adapter")
 DEVICE = "cuda"
@@ -90,12 +106,12 @@ def training():
         total, spent = total + done, spent + seconds
         print(f"  {name:18} {seconds:6.2f} s  {100 * done / seconds / rate:5.1f} % of the rate  recall {reached}")
     share = 100 * total / spent / rate
-    print(f"ablation, 16 seeds, d = {wide.bank.shape[1]}: {spent:.1f} s (30 s at most), {share:.1f} %")
+    print(f"ablation, 16 seeds, d = {wide.bank.shape[1]}: {spent:.1f} s (3 s at most), {share:.1f} %")
     turned = settings.candidates_of(Setting(dataset="locomo", encoder="minilm"), 20).rotated(3584).to(DEVICE)
     run(Config(), turned, (0,))
     seconds, done, queries, _ = timed_run(turned, (0, 1, 2))
     share = 100 * done / seconds / rate
-    print(f"EAR, 3 seeds, {queries:,} queries, d = 3,584: {seconds:.1f} s (20 s at most), {share:.1f} %")
+    print(f"EAR, 3 seeds, {queries:,} queries, d = 3,584: {seconds:.1f} s (1.2 s at most), {share:.1f} %")
 
 
 def layers(entry):
@@ -123,10 +139,65 @@ def encoding(texts):
         assert np.isfinite(np.concatenate(vectors)).all()
 
 
+class Random(torch.nn.Module):
+    """Token states of a model with random weights, as a module of sentence-transformers."""
+
+    def __init__(self, config, entry):
+        super().__init__()
+        with torch.device(DEVICE):
+            self.model = transformers.AutoModel.from_config(config, dtype=getattr(torch, entry.dtype))
+        if entry.bidirectional:
+            embedding._look_both_ways(self.model)
+
+    def forward(self, features):
+        return features | {"token_embeddings": self.model(**features).last_hidden_state}
+
+
+def random_embedder(entry, precision):
+    """An Embedder with random weights in the shape of an encoder, for texts that are tokens already."""
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    config, made = SHAPES[entry.name], object.__new__(embedding.Embedder)
+    head = [Dense(config.hidden_size, entry.dimension, activation_function=torch.nn.Identity())] if entry.head else []
+    made.model = torch.nn.Sequential(Random(config, entry), Pooling(config.hidden_size, entry.pooling), *head)
+    made.model.to(DEVICE).eval().tokenizer = SimpleNamespace(padding_side="right", pad_token_id=0)
+    made.entry, made.device, made.precision, made.tokens = entry, torch.device(DEVICE), precision, embedding.TOKENS
+    return made
+
+
+def random_weights(name, precision, every, tokens):
+    """The fourth figure for one encoder, from the token ids of all texts, longest first, which it truncates."""
+    entry = encoders.get(name)
+    cut = [ids[: entry.max_length] for ids in tokens]
+    chosen = cut[every // 2 :: every]
+    pieces = [chosen[at : at + encoders.SHARD] for at in range(0, len(chosen), encoders.SHARD)]
+    torch.cuda.empty_cache()
+    model = random_embedder(entry, precision)
+    weights, held = sum(one.numel() for one in model.model.parameters()), torch.cuda.memory_allocated()
+    model._embed(pieces[-1])
+    torch.cuda.reset_peak_memory_stats()
+    seconds, vectors = timed(lambda: [model._embed(piece) for piece in pieces])
+    assert np.isfinite(np.concatenate(vectors)).all()
+    total, done, most = sum(map(len, cut)), sum(map(len, chosen)), torch.cuda.max_memory_allocated()
+    print(
+        f"{name}, {weights / 1e9:.2f} billion random weights ({entry.dtype}), {precision} precision: {done:,} tokens "
+        f"of {len(chosen):,} texts in {seconds:.1f} s, {done / seconds:,.0f} tokens/s; memory {held / 1e9:.1f} GB, "
+        f"at most {most / 1e9:.1f}; {total:,} tokens in all, {total / done * seconds / 60:.1f} min"
+    )
+
+
 def main():
     """All of it, on the device that torch finds."""
     devices.ready(DEVICE)
     training()
     with tempfile.TemporaryDirectory() as folder:
         path = made_longmemeval.write(Path(folder) / longmemeval.FILE)
-        encoding([memory.text for memory in longmemeval.read(path).memories])
+        texts = [memory.text for memory in longmemeval.read(path).memories]
+    encoding(texts)
+    tokenizer = embedding.embedder(encoders.get("minilm"), DEVICE, "full", False).model.tokenizer.backend_tokenizer
+    tokenizer.no_truncation()
+    unique = sorted(set(texts), key=len, reverse=True)
+    tokens = [np.array(one.ids) for one in tokenizer.encode_batch_fast(unique)]
+    for name, precision, every in SIZES:
+        random_weights(name, precision, every, tokens)

@@ -132,7 +132,7 @@ class Adapter:
         return AdaptedScores.apply(*self.matrices, query, memory, self.normalise)
 
 
-def start(config, seeds: Sequence[int], dimension: int) -> list[Tensor]:
+def start(config, seeds: Sequence[int], dimension: int, device: str | torch.device = "cpu") -> list[Tensor]:
     """Initial parameters of adapters, one replica a seed: at zero they rank as the retriever does.
 
     Low-rank: A_q and A_m, `[R, r, d]`, with entries of deviation 1 / sqrt(d), then B_q and B_m, `[R, d, r]`, zero.
@@ -148,7 +148,7 @@ def start(config, seeds: Sequence[int], dimension: int) -> list[Tensor]:
     if config.init == "normal":
         return normal(0.01, (d, d))
     shape = (R, d) if config.adapter == "diagonal" else (R, d, d)
-    return [torch.zeros(shape) for _ in range(1 if config.adapter == "query" else 2)]
+    return [torch.zeros(shape, device=device) for _ in range(1 if config.adapter == "query" else 2)]
 
 
 def gram(adapted: Tensor, length: Tensor, place: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from earlib.core.ordering import best, distinct
 from earlib.core.randomness import Uniforms
 from earlib.core.replay import ExperienceBuffer, grown, without_replacement
 
+CHECKS = "scores", "loss"  # of an update, in their order
 WARM = 2  # updates before the first recorded one, in which libraries and optimizer allocate what they keep
 WIDTH = 128  # distinct memories of an update are padded to a multiple of it, the tile of a large product
 
@@ -39,8 +40,9 @@ class CapturedLearner(Learner):
     same fixed shapes are computed: this holds them to `Learner` on any machine.
     """
 
-    _width: int | None = None  # of an update that is recorded
-    _finite: dict[str, Tensor] | None = None  # and its checks, which the host reads afterwards
+    _width: int | None = None  # of the update that is recorded
+    _status: Tensor  # [3] distinct memories of the next update, and whether its predecessor's CHECKS were passed
+    _distinct: tuple[Tensor, Tensor]  # these memories, with the places of candidates
 
     def train(self, order: Tensor, uniforms: Uniforms | None = None) -> Iterator[Step]:
         """Learn from a stream of queries, as `Learner.train` does."""
@@ -60,6 +62,7 @@ class CapturedLearner(Learner):
         plain, Q = self.buffer, self.config.batch_size
         most = Q * (1 + self.config.replay_size) * self.index.shape[1]  # memories of an update, none of them shared
         self.buffer = fixed = FixedBuffer(plain, order.shape[1])
+        self._status = torch.ones(1 + len(CHECKS), dtype=torch.int64, device=self.device)
         columns = torch.arange(Q, device=self.device) - plain.size
 
         def part():
@@ -67,34 +70,36 @@ class CapturedLearner(Learner):
             at = fixed.stored + columns
             return order.index_select(1, at), Uniforms(*(u if u is None else u.index_select(1, at) for u in uniforms))
 
-        def count():
-            """The most distinct memories that a replica has in the next update."""
+        def plan():
+            """Choose what the next update replays (Algorithm 3, line 14), and find its distinct memories."""
             queries, drawn = part()
-            asked = torch.cat([queries, fixed.choose(queries, drawn.choice)[1].flatten(1)], 1)
-            return distinct(self.index[asked].flatten(1), most)[1].amax() + 1
+            replayed = fixed.plan(queries, drawn.choice)
+            self._distinct = distinct(self._rows(torch.cat([queries, replayed.flatten(1)], 1)), most)
+            self._status[0] = self._distinct[1].amax() + 1
 
         def learn(width):
-            self._width, self._finite = width, {}
+            self._width = width
             try:
-                return self.update(*part()), self._finite
+                return self.update(*part())
             finally:
-                self._width = self._finite = None
+                self._width = None
 
         try:
-            counted, learned = self._recorded(count), dict[int, Callable]()
-            found = counted()
-            for start in range(0, order.shape[1], Q):
-                width = min(-(-int(found) // WIDTH) * WIDTH, most)
+            planned, learned = self._recorded(plan), dict[int, Callable]()
+            planned()
+            found = int(self._status[0])
+            for stop in range(Q, order.shape[1] + 1, Q):
+                width = min(-(-found // WIDTH) * WIDTH, most)
                 if width not in learned:
                     learned[width] = self._recorded(partial(learn, width))
-                step, finite = learned[width]()
+                step = learned[width]()
                 fixed.size += Q
                 step = Step(fixed.size, Exploration(*map(torch.clone, step.exploration)), *map(torch.clone, step[2:]))
-                if start + Q < order.shape[1]:
-                    found = counted()  # launched before the host waits for this update
-                for name, is_finite in finite.items():
-                    if not is_finite:
-                        raise self._diverged(name)
+                if stop < order.shape[1]:
+                    planned()
+                found, *passed = self._status.tolist()  # the one time that the host waits
+                if not all(passed):
+                    raise self._diverged(CHECKS[passed.index(0)])
                 yield step
         finally:
             vars(plain).update({name: vars(fixed)[name] for name in vars(plain)})
@@ -119,19 +124,22 @@ class CapturedLearner(Learner):
         return replay
 
     def _memories(self, queries):
-        return super()._memories(queries) if self._width is None else distinct(self._rows(queries), self._width)
+        if self._width is None:
+            return super()._memories(queries)
+        numbers, place = self._distinct
+        return numbers[:, : self._width].contiguous(), place
 
     def _check(self, values, name):
-        if self._finite is None:
+        if self._width is None:
             super()._check(values, name)
         else:
-            self._finite[name] = values.isfinite().all()
+            self._status[1 + CHECKS.index(name)] = values.isfinite().all()
 
 
 class FixedBuffer(ExperienceBuffer):
     """An Experience Buffer with room for `more` experiences; how many it holds is known on the device, as `stored`.
 
-    It must hold B experiences before any are chosen. `size` is left to the caller.
+    It must hold B experiences before any are chosen, which is done by `plan`. `size` is left to the caller.
     """
 
     def __init__(self, buffer: ExperienceBuffer, more: int):
@@ -149,15 +157,19 @@ class FixedBuffer(ExperienceBuffer):
         self.stored += queries.shape[1]
 
     def choose(self, queries: Tensor, uniforms: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Choose as `ExperienceBuffer.choose` does, from a pool in which the room that is still empty comes last."""
+        """Return the experiences that were planned for these queries."""
+        return self.planned
+
+    def plan(self, queries: Tensor, uniforms: Tensor | None) -> Tensor:
+        """Choose as `ExperienceBuffer.choose` does, from a pool whose empty room comes last; the queries chosen."""
         (R, Q), room, count = queries.shape, self.room, self.config.replay_size
         pool = self.queries[:, None, :room].expand(R, Q, room)
         known = torch.arange(room, device=queries.device) < self.stored
         if self.config.replay_current:  # the query itself stands behind the room
             pool, known = torch.cat([pool, queries[..., None]], -1), torch.cat([known, known.new_ones(1)])
         if not count:
-            return pool[..., :0], pool[..., :0]
-        if self.config.replay_choice == "random":
+            column = pool[..., :0]
+        elif self.config.replay_choice == "random":
             assert uniforms is not None
             column = without_replacement(uniforms[..., :count], known.sum())
             column = torch.where(column < self.stored, column, room)
@@ -166,4 +178,5 @@ class FixedBuffer(ExperienceBuffer):
             value = -self.reward[:, None, :room].expand(R, Q, room) if by_reward else self._closeness(queries, pool)
             column = best(value.masked_fill(~known, -torch.inf), count)
         own = self.stored + torch.arange(Q, device=queries.device)[:, None]
-        return torch.where(column < room, column, own), pool.gather(-1, column)
+        self.planned = torch.where(column < room, column, own), pool.gather(-1, column)
+        return self.planned[1]

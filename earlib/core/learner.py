@@ -63,7 +63,7 @@ class Learner:
             raise ValueError(f"{term}: the candidates carry no scores; name a reranker")
         self.side = candidates.side.to(dtype) if config.side or config.learned_side else None
         R, d = len(self.seeds), self.query.shape[1]
-        start = adapter.start(config, self.seeds, d)
+        start = adapter.start(config, self.seeds, d, self.device)
         self.adapter = Adapter(start, config.adapter, config.normalise, dtype, self.device)
         weight = torch.full((R,), config.side_start, dtype=dtype, device=self.device)
         self.side_weight = weight.requires_grad_(config.learned_side)

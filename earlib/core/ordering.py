@@ -28,11 +28,10 @@ def gumbel(uniforms: Tensor) -> Tensor:
 
 def shared(bank: Tensor, index: Tensor) -> Tensor:
     """Rows of a bank `[M, d]`, each replaced by the first with its embedding: equal texts share a score."""
-    rows = index.unique()
-    first, seen = torch.arange(len(bank)), dict[bytes, int]()
-    for row, embedding in zip(rows.tolist(), bank[rows].cpu().numpy(), strict=True):
-        first[row] = seen.setdefault(embedding.tobytes(), row)
-    return first.to(index.device)[index]
+    rows, place = index.unique(return_inverse=True)
+    group = bank[rows].unique(dim=0, return_inverse=True)[1]
+    first = rows.new_full((len(rows),), len(bank)).scatter_reduce(0, group, rows, "amin")
+    return first[group][place]
 
 
 def distinct(rows: Tensor, width: int | None = None) -> tuple[Tensor, Tensor]:
