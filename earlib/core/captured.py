@@ -19,7 +19,7 @@ from earlib.core.ordering import best, distinct
 from earlib.core.randomness import Uniforms
 from earlib.core.replay import ExperienceBuffer, grown, without_replacement
 
-CHECKS = "scores", "loss"  # of an update, in their order
+CHECKS = "scores", "loss"  # of an update, in its order
 WARM = 2  # updates before the first recorded one, in which libraries and optimizer allocate what they keep
 WIDTH = 128  # distinct memories of an update are padded to a multiple of it, the tile of a large product
 
@@ -93,14 +93,16 @@ class CapturedLearner(Learner):
                 if width not in learned:
                     learned[width] = self._recorded(partial(learn, width))
                 step = learned[width]()
-                fixed.size += Q
-                step = Step(fixed.size, Exploration(*map(torch.clone, step.exploration)), *map(torch.clone, step[2:]))
+                kept = Exploration(*map(torch.clone, step.exploration)), *map(torch.clone, step[2:])
                 if stop < order.shape[1]:
                     planned()
-                found, *passed = self._status.tolist()  # the one time that the host waits
-                if not all(passed):
-                    raise self._diverged(CHECKS[passed.index(0)])
-                yield step
+                found, scores, loss = self._status.tolist()  # the one time that the host waits
+                if not scores:
+                    raise self._diverged("scores")
+                fixed.size += Q
+                if not loss:
+                    raise self._diverged("loss")
+                yield Step(fixed.size, *kept)
         finally:
             vars(plain).update({name: vars(fixed)[name] for name in vars(plain)})
             self.buffer = plain
