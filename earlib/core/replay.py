@@ -34,7 +34,7 @@ class ExperienceBuffer:
             setattr(self, name, stored)
 
     def _entries(self, queries, shown, cited):
-        """What is stored of experiences, by name."""
+        """Entries of new experiences in the buffer's arrays, by name."""
         reward = {"reward": self._reward(shown, cited)} if self.config.replay_choice == "reward" else {}
         return {"queries": queries, "shown": shown, "cited": cited} | reward
 
