@@ -111,13 +111,9 @@ class CapturedLearner(Learner):
         """A function that replays some work; its results are overwritten each time."""
         if self.device.type != "cuda":
             return work
-        graph, groups = torch.cuda.CUDAGraph(), self.optimizer.param_groups
-        for group in groups:
-            group["capturable"] = True
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             results = work()
-        for group in groups:
-            group["capturable"] = False
 
         def replay():
             graph.replay()

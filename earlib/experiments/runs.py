@@ -25,7 +25,8 @@ PACKAGE = Path(__file__).parent.parent
 # The code that a run depends on. `core/config.py` is not among it: its values are part of the key.
 ALGORITHM = (
     *(f"core/{name}.py" for name in ("adapter", "captured", "critic", "explorer", "learner", "objective", "optimizer")),
-    *("core/ordering.py", "core/randomness.py", "core/replay.py", "data/candidates.py", "data/search.py", "data/words.py"),
+    *(f"core/{name}.py" for name in ("ordering", "randomness", "replay")),
+    *("data/candidates.py", "data/search.py", "data/words.py"),
     *(f"experiments/{name}.py" for name in ("measures", "settings", "runs")),
 )
 RERANKED = {"monot5": "monot5", "bm25_reranked": "bm25"}  # control: reranker whose scores alone order the K candidates
