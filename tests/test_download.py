@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import resource
 import socket
 import subprocess
@@ -12,9 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from made_longmemeval import QUESTION
+from small_proxy import proxy
 
 from earlib import paths
-from earlib.data import download, longmemeval
+from earlib.data import download, longmemeval, proxies
 from earlib.data.benchmarks import load
 
 NAME = "sample.bin"
@@ -226,3 +228,50 @@ def test_without_network_it_says_where_to_put_the_file(name, closed, publish):
 def test_unknown_file_is_answered_with_the_near_one():
     with pytest.raises(ValueError, match="unknown data file 'locomo.json', did you mean 'locomo10.json'"):
         download.fetch("locomo.json")
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_download_goes_through_the_proxy(server, home, monkeypatch, variable):
+    address = f"http://publisher.invalid/right/{NAME}"
+    monkeypatch.setitem(download.FILES, NAME, download.File(address, DIGEST, "CC0"))
+    with proxy(monkeypatch, server.server_port, variable) as asked:
+        assert download.fetch(NAME).read_bytes() == BODY
+    assert asked == [f"HEAD {address}", f"GET {address}"]
+
+
+def test_https_goes_through_a_tunnel_of_its_own_proxy(server, home, monkeypatch):
+    file = download.File(f"https://publisher.invalid/right/{NAME}", DIGEST, "CC0")
+    monkeypatch.setitem(download.FILES, NAME, file)
+    with proxy(monkeypatch, server.server_port, "HTTPS_PROXY") as asked, pytest.raises(download.Unavailable):
+        download.fetch(NAME)
+    assert asked == ["CONNECT publisher.invalid:443"]
+
+
+@pytest.mark.parametrize("spared", ["", "publisher.invalid", "*"])
+def test_the_loopback_never_goes_through_a_proxy(server, publish, home, monkeypatch, spared):
+    publish(server.server_port)
+    with proxy(monkeypatch, server.server_port, "HTTP_PROXY", "ALL_PROXY") as asked:
+        monkeypatch.setenv("NO_PROXY", spared)
+        assert download.fetch(NAME).read_bytes() == BODY
+        assert spared in os.environ["NO_PROXY"].split(",") + [""]
+    assert asked == []
+
+
+def test_a_host_of_no_proxy_is_asked_directly(server, home, monkeypatch):
+    file = download.File(f"http://publisher.invalid/right/{NAME}", DIGEST, "CC0")
+    monkeypatch.setitem(download.FILES, NAME, file)
+    with proxy(monkeypatch, server.server_port, "HTTP_PROXY") as asked:
+        monkeypatch.setenv("NO_PROXY", "publisher.invalid")
+        with pytest.raises(download.Unavailable, match="publisher.invalid"):
+            download.fetch(NAME)
+    assert asked == []
+
+
+def test_a_socks_proxy_without_its_package_says_which(server, publish, home, monkeypatch):
+    publish(server.server_port)
+    with proxy(monkeypatch, server.server_port):
+        monkeypatch.setenv("ALL_PROXY", "socks5://user:secret@127.0.0.1:9")
+        monkeypatch.setitem(proxies.MODULES, "pysocks", "no_such_module")
+        with pytest.raises(download.Unavailable, match="ALL_PROXY names a socks5 proxy.*pip install pysocks") as error:
+            download.fetch(NAME)
+    assert "secret" not in str(error.value)

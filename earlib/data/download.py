@@ -14,6 +14,7 @@ import yaml
 
 from earlib import paths
 from earlib.core.config import near
+from earlib.data.proxies import respect_proxies
 
 
 class Unavailable(OSError):
@@ -72,6 +73,7 @@ def _download(name, file, folder, timeout):
     # pooch writes to a temporary file in the same folder, checks the hash, and only then renames it.
     downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=1 << 18, timeout=timeout)
     pooch.get_logger().setLevel("WARNING")  # the line below replaces its own
+    respect_proxies("pysocks")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         in_time(lambda: requests.head(file.url, timeout=timeout).close(), timeout)

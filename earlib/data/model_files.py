@@ -82,6 +82,7 @@ def _from_publisher(entry, places, code, fetch):
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     from earlib.data.download import in_time
+    from earlib.data.proxies import respect_proxies
 
     wanted = ["*.json", "*.txt", "*.model", *(name for name, _ in entry.weights), *(["*.py"] if code else [])]
     snapshot = partial(snapshot_download, entry.model, revision=entry.revision, allow_patterns=wanted)
@@ -94,6 +95,7 @@ def _from_publisher(entry, places, code, fetch):
     if not fetch:
         raise FileNotFoundError(f"{entry.name}: {entry.model} is not on this machine. {_next_step(entry, places)}")
     try:
+        respect_proxies("socksio")
         in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE), PATIENCE)
         print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
         return Path(snapshot())

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 
 from earlib import extra, paths
+from earlib.data.proxies import LOOPBACK, respect_proxies
 from earlib.llm import Reply, Request
 from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached, Usage
 from earlib.llm.replies import ReplyStore, reply_key
@@ -269,6 +270,8 @@ class Client:
             self._start()
         if self._api is not None:
             return
+        local = urlsplit(self.endpoint).hostname in LOOPBACK  # such a client reads no proxies at all
+        respect_proxies(None if local else "socksio")
         key, login = self._key.get_secret_value(), self._login.get_secret_value()
         if not key and self.endpoint == OPENAI:
             raise ValueError(f"api_key: {OPENAI} needs one, found none; set OPENAI_API_KEY")
@@ -281,7 +284,7 @@ class Client:
             timeout=openai.Timeout(self.timeout, connect=min(CONNECT, self.timeout)),
             max_retries=self.max_retries,
             default_headers=headers,
-            http_client=openai.DefaultHttpxClient(event_hooks=hooks),
+            http_client=openai.DefaultHttpxClient(event_hooks=hooks, trust_env=not local),
         )
         weakref.finalize(self, self._api.close)
 

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from earlib import paths
 from earlib.core.config import near
 from earlib.data.download import File, Unavailable, obtain
+from earlib.data.proxies import respect_proxies
 from earlib.llm import NoModel
 
 HOST, PORT = "127.0.0.1", 8047  # fixed: replies are stored by address
@@ -54,6 +55,7 @@ class Server:
     """A model served by this process, by the name in `MODELS`; it ends with the process or by `stop`."""
 
     def __init__(self, name):
+        respect_proxies()
         self.name, self.address = name, address(name)
         self._process = self._turn = None
 
