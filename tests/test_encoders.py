@@ -253,7 +253,8 @@ class Publisher(BaseHTTPRequestHandler):
         files = {name: path for name, path in files.items() if path.is_file()}
         revision = "a" * 40
         if self.path.startswith(f"/api/models/nobody/tiny-bert/revision/{revision}"):
-            self.answer(json.dumps({"id": "nobody/tiny-bert", "sha": revision, "siblings": []}).encode())
+            siblings = [{"rfilename": name} for name in files]
+            self.answer(json.dumps({"id": "nobody/tiny-bert", "sha": revision, "siblings": siblings}).encode())
         elif self.path.startswith(f"/api/models/nobody/tiny-bert/tree/{revision}"):
             sizes = {name: path.stat().st_size for name, path in files.items()}
             tree = [{"type": "file", "path": name, "size": sizes[name], "oid": tag(name)} for name in files]

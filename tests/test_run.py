@@ -155,10 +155,13 @@ def test_values_are_read_by_the_type_of_their_parameter(root, typed, value):
         ("reset=no", "expected bool, got 'no'"),
         ("sizes=[1", "not valid YAML"),
         ("precison=70", "did you mean 'precision'"),
-        ("q=70", "known: encoder, label, precision"),
+        ("q=70", "known: depth, encoder, label, precision"),
         ("profile=laptop", "use --profile"),
         ("name=x", "set by the run itself"),
-        ("encoder=minlm", "command line: encoder (registry entry): expected one of minilm, mpnet"),
+        (
+            "encoder=minlm",
+            "command line: encoder (registry entry): unknown encoder 'minlm', did you mean 'minilm'?; known: minilm",
+        ),
         ("seeds=0", "command line: seeds (how many): expected greater than or equal to 1, got 0"),
         ("precision=130", "expected less than or equal to 100, got 130"),
         ("precision=0", "expected greater than 0"),
@@ -210,7 +213,10 @@ def test_incomplete_commands_say_how_they_go(root, capsys, arguments):
             "smoke.yaml: defaults: seeds (how many): expected greater than or equal to 1",
         ),
         ("title: x\nnotebooks: {plain: {recall: [70, 101]}}\n", "notebooks.plain: recall"),
-        ("title: x\ndefaults: {encoder: minlm}\n", "smoke.yaml: defaults: encoder (registry entry): expected one of"),
+        (
+            "title: x\ndefaults: {encoder: minlm}\n",
+            "smoke.yaml: defaults: encoder (registry entry): unknown encoder 'minlm'",
+        ),
         ("title: x\ndefaults: {sedes: 5}\n", "did you mean 'seeds'"),
         ("title: x\nnotebooks: {plain: {seeds: '3'}}\n", "smoke.yaml: notebooks.plain: seeds (how many): expected int"),
         ("title: x\nnotebooks: {plian: {seeds: 3}}\n", "did you mean 'plain'"),
@@ -311,9 +317,9 @@ def test_a_notebook_whose_model_is_none_is_not_run_for_an_estimate(root, capsys)
 
 def test_an_unknown_dataset_is_refused_before_anything_runs(root, capsys):
     write_notebook(root, "plain", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
-    for dataset, near in (("tyo", ", did you mean 'toy'?"), ("locomo10", "")):
+    for dataset, near in (("tyo", ", did you mean 'toy'?"), ("locomo10", ", did you mean 'locomo'?")):
         assert runner.main(["plain", "--profile", "smoke", "-p", "dataset", dataset]) == 2
-        expected = f"dataset: expected one of locomo, longmemeval, toy, got {dataset!r}{near}"
+        expected = f"dataset: unknown dataset {dataset!r}{near}; known: locomo, longmemeval, toy, or a file NAME.jsonl"
         assert expected in capsys.readouterr().err
     assert not (root / "build").exists()
 
@@ -322,7 +328,7 @@ def test_a_profile_may_hold_for_others_what_a_notebook_lacks(root):
     write_notebook(root, "other", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
     write_profile(root, "title: x\ndefaults: {dataset: nowhere}\n")
     assert plan().parameters == {"profile": "smoke", "name": "plain"}
-    with pytest.raises(notebooks.Unusable, match=r"smoke\.yaml: defaults: dataset: expected one of"):
+    with pytest.raises(notebooks.Unusable, match=r"smoke\.yaml: defaults: dataset: unknown dataset 'nowhere'"):
         plan(name="other")
 
 
@@ -521,7 +527,7 @@ def test_own_parameters_and_a_notebook_s_own_entry_take_the_place_of_a_grid_s(ro
         ("grid: {seeds: [3, no]}", "smoke.yaml: grid: seeds (how many): expected int, got 'no'"),
         ("grid: {seeds: [3, 0]}", "smoke.yaml: grid: seeds (how many): expected greater than or equal to 1, got 0"),
         ("grid: {seeds: [3, 3]}", "smoke.yaml: grid: seeds: 3 stands there twice"),
-        ("grid: {encoder: [minilm, minlm]}", "smoke.yaml: grid: encoder (registry entry): expected one of"),
+        ("grid: {encoder: [minilm, minlm]}", "smoke.yaml: grid: encoder (registry entry): unknown encoder 'minlm'"),
         ("grid: {name: [a]}", "grid: name is set by the run itself"),
         ("grid: {seeds: [3]}\ndefaults: {seeds: 3}", "smoke.yaml: grid: seeds stands in defaults too"),
     ],

@@ -5,6 +5,7 @@ its `Literal`.
 """
 
 import difflib
+import os
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -105,6 +106,12 @@ class Config(Checked):
     side_start: float = 0.0  # what the learned weight w starts from
     side_rate: float = Field(0.01, gt=0)  # step of the learned weight w
     batch_size: int = Field(4, ge=1)  # queries that share one update (Appendix A.1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_whole_run(cls, given):  # `-p depth` gives all configurations of a notebook another K
+        depth = os.environ.get("EARLIB_DEPTH")
+        return {"depth": int(depth), **given} if depth else given
 
     @model_validator(mode="after")
     def _fits(self):

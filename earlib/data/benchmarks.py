@@ -6,11 +6,14 @@ import inspect
 import json
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from earlib.core.config import near
+from earlib.data import own
 
 NAMES = ("locomo", "longmemeval", "toy")  # each a module of this folder with a function load(captions, dates, ...)
+_FORMAT = "docs/own-data.md shows the format"
 ADVERSARIAL = "adversarial"
 
 
@@ -96,7 +99,7 @@ def load(name, captions=True, dates=False, **options):
     Parameters
     ----------
     name : str
-        One of `NAMES`.
+        As from `resolve`.
     captions : bool
         Append ` [shares {caption}]` to the text of a turn that shares an image.
     dates : bool
@@ -115,14 +118,61 @@ def load(name, captions=True, dates=False, **options):
     earlib.data.download.Unavailable
         If the file is neither on this machine nor downloadable.
     """
-    if name not in NAMES:
-        raise ValueError(f"unknown dataset {name!r}{near(name, NAMES)}; known: {', '.join(NAMES)}")
-    loader = importlib.import_module(f"earlib.data.{name}").load
+    if path := own.place(name):
+        lines = importlib.import_module("earlib.data.lines")
+        if own.named(path.name, own.file_hash(path)) != name:
+            raise ValueError(f"{path}: changed since it was named {name}; run again")
+        return lines.read(path, dates)
+    if name in NAMES:
+        loader = importlib.import_module(f"earlib.data.{name}").load
+    elif name in own.packaged("datasets"):
+        loader = own.load_packaged("datasets", name)
+    else:
+        raise _unknown(name)
     known = list(inspect.signature(loader).parameters)
     for option in options:
         if option not in known:
             raise ValueError(f"dataset {name!r} has no option {option!r}{near(option, known)}; it has {known}")
     return loader(captions=captions, dates=dates, **options)
+
+
+def resolve(text):
+    """Name of a dataset, for `load` and `Setting`: itself, or of a file of lines `LABEL@HASH`, which says no place.
+
+    Parameters
+    ----------
+    text : str
+        One of `NAMES`, a dataset of an installed package, or a path NAME.jsonl (docs/own-data.md), relative to the
+        current directory.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or a file that is not of this form: file, line, field and what was expected.
+    OSError
+        If the file cannot be read.
+    """
+    if text in NAMES or text in own.packaged("datasets") or own.place(text):
+        return text
+    path = Path(text).expanduser().resolve()
+    if not (own.looks_like_a_path(text) or path.suffix):
+        raise _unknown(text)
+    if path.suffix != ".jsonl":
+        found = path.suffix or "no suffix"
+        raise ValueError(f"{text}: expected a file NAME.jsonl with a JSON object a line, found {found}; {_FORMAT}")
+    importlib.import_module("earlib.data.lines").read(path)
+    return own.remember(own.named(path.name, own.file_hash(path)), path)
+
+
+def _unknown(name):
+    """ValueError for a name that no dataset has."""
+    known = (*NAMES, *own.packaged("datasets"))
+    further = "or a file NAME.jsonl (docs/own-data.md)"
+    return ValueError(f"unknown dataset {name!r}{near(name, known)}; known: {', '.join(known)}, {further}")
 
 
 def lacking(benchmark, store):
@@ -131,8 +181,13 @@ def lacking(benchmark, store):
 
 
 def turn_text(speaker, text, caption=None, date=None):
-    """Text of a dialogue turn as a memory: `[{date}] {speaker}: {text} [shares {caption}]`."""
-    parts = [f"[{date}]" if date else "", f"{speaker}:", text.strip(), f"[shares {caption}]" if caption else ""]
+    """Text of a dialogue turn as a memory: `[{date}] {speaker}: {text} [shares {caption}]`, without what it lacks."""
+    parts = [
+        f"[{date}]" if date else "",
+        f"{speaker}:" if speaker else "",
+        text.strip(),
+        f"[shares {caption}]" if caption else "",
+    ]
     return " ".join(part for part in parts if part)
 
 

@@ -21,7 +21,7 @@ class Embedder:
     def __init__(self, entry, device="cpu", precision="full", remote_code=False):
         self.entry, self.device, self.precision = entry, devices.ready(device), precision
         self.model = _load(entry, self.device, remote_code)
-        self.tokens = TOKENS
+        self.tokens, self.texts = TOKENS, TEXTS
 
     def __call__(self, pieces, prompt):
         """Embeddings of many texts, each piece tokenised while the one before it is embedded.
@@ -42,6 +42,9 @@ class Embedder:
         ValueError
             If one text alone exceeds the device's memory.
         """
+        if self.entry.folder:
+            yield from (self._as_its_files_state(piece, prompt) for piece in pieces)
+            return
         with ThreadPoolExecutor(1) as pool:
             waiting = None
             for piece in pieces:
@@ -50,6 +53,30 @@ class Embedder:
                     yield self._embed(ready.result())
             if waiting:
                 yield self._embed(waiting.result())
+
+    def _as_its_files_state(self, texts, prompt):
+        """Embeddings of a piece by the user's own model, whose modules the library runs."""
+        import torch
+
+        mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "mixed")
+        while True:
+            try:
+                with torch.inference_mode(), mixed:
+                    vectors = self.model.encode(
+                        texts, prompt=prompt, batch_size=self.texts, show_progress_bar=False, convert_to_tensor=True
+                    )
+                return torch.nn.functional.normalize(vectors.float(), dim=1).cpu().numpy()
+            except torch.OutOfMemoryError as error:
+                if self.texts == 1:
+                    raise self._too_long("one text") from error
+                self.texts //= 2
+                torch.cuda.empty_cache()
+
+    def _too_long(self, text):
+        return ValueError(
+            f"encoder {self.entry.name}: {text} does not fit the memory of {self.device}; choose "
+            "EARLIB_PRECISION=mixed, a smaller encoder or another device"
+        )
 
     def _tokens(self, texts, prompt):
         """Token ids of each text, truncated to the encoder's length, by the tokenizer's own threads."""
@@ -73,10 +100,7 @@ class Embedder:
                 start += len(rows)
             except torch.OutOfMemoryError as error:
                 if len(rows) == 1:
-                    raise ValueError(
-                        f"encoder {self.entry.name}: one text of {longest:,} tokens does not fit the memory of "
-                        f"{self.device}; choose EARLIB_PRECISION=mixed, a smaller encoder or another device"
-                    ) from error
+                    raise self._too_long(f"one text of {longest:,} tokens") from error
                 self.tokens = len(rows) // 2 * longest
                 torch.cuda.empty_cache()
         return torch.cat(found).cpu().numpy()[np.argsort(order)]
@@ -107,7 +131,7 @@ embedder = lru_cache(maxsize=1)(Embedder)  # one encoder in memory at a time
 
 
 def _load(entry, device, remote_code):
-    place = model_files.locate(entry, code=remote_code)
+    place = None if entry.folder else model_files.locate(entry, code=remote_code)
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -115,6 +139,8 @@ def _load(entry, device, remote_code):
 
     logging.disable_progress_bar()  # the bar of the weights' loading floods a log that is not a terminal
     local = {"local_files_only": True, "trust_remote_code": remote_code}
+    if entry.folder:
+        return SentenceTransformer(entry.folder, device=str(device), **local).eval()
     reader = Transformer(
         str(place),
         max_seq_length=entry.max_length,

@@ -3,14 +3,14 @@
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tqdm import tqdm
 
 from earlib import devices
 from earlib.core.config import near
-from earlib.data import cache, kept, model_files
+from earlib.data import cache, folders, kept, model_files, own
 
 PIECE = 256  # texts between two progress messages on a CPU
 SHARD = 2048  # texts whose embeddings are cached together while the others are still missing
@@ -18,7 +18,10 @@ SHARD = 2048  # texts whose embeddings are cached together while the others are 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A frozen encoder; its embeddings always have unit length. The entries are those of `encoders.yaml`."""
+    """A frozen encoder; its embeddings always have unit length.
+
+    The entries are those of `encoders.yaml`; `get` makes further ones from the user's folders.
+    """
 
     name: str
     model: str  # repository at the publisher; its last part names the folder in the search path
@@ -36,16 +39,79 @@ class Encoder:
     eos: str = ""  # the token that every text ends with, where the publisher's own tokenizer code appends it
     head: str = ""  # folder of a linear layer behind the pooling, if there is one
     remote_code: bool = False  # the publisher provides model code; see `trusted`
+    folder: str = ""  # the user's own, loaded as its own files state; `weights` then lists all of them
 
 
 REGISTRY = model_files.registry(Encoder, "encoders.yaml")
 
 
 def get(name):
-    """The entry of an encoder in `REGISTRY`; a ValueError that suggests similar names if there is none."""
-    if name not in REGISTRY:
-        raise ValueError(f"unknown encoder {name!r}{near(name, REGISTRY)}; known: {', '.join(REGISTRY)}")
-    return REGISTRY[name]
+    """The entry of an encoder by its name, as from `resolve`; a ValueError that suggests similar names if none has it.
+
+    So is a user's folder that changed since it was named.
+    """
+    if name in REGISTRY:
+        return REGISTRY[name]
+    if path := own.place(name):
+        return _of_folder(name, path)
+    if name in own.packaged("encoders"):
+        return _of_folder(name, folders.located(str(own.load_packaged("encoders", name)()))[1])
+    known = (*REGISTRY, *own.packaged("encoders"))
+    further = "or a folder or OWNER/NAME@REVISION of a sentence-transformers model (docs/own-data.md)"
+    raise ValueError(f"unknown encoder {name!r}{near(name, known)}; known: {', '.join(known)}, {further}")
+
+
+def resolve(text):
+    """Name of an encoder, for `encode` and `Setting`: itself, or one of a folder or a model, which says no place.
+
+    Parameters
+    ----------
+    text : str
+        A name in `REGISTRY`, an encoder of an installed package, a folder of a sentence-transformers model, relative to
+        the current directory, or OWNER/NAME@REVISION: the folder NAME of `paths.model_folders`, or the hub's model.
+
+    Returns
+    -------
+    str
+        `FOLDER@HASH` with the hash of its content, or `OWNER/NAME@COMMIT`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or a folder that cannot be loaded: what it lacks.
+    ConnectionError
+        If a model of the hub is neither on this machine nor to be downloaded.
+    """
+    known = text in REGISTRY or text in own.packaged("encoders") or own.place(text)
+    name = text if known or not own.looks_like_a_path(text) else own.remember(*folders.located(text))
+    get(name)
+    return name
+
+
+def _of_folder(name, folder):
+    """The entry of the user's own encoder; the model is loaded once to find its width, which the cache keeps."""
+    fields = folders.described(folder)
+    digest = folders.content(fields["weights"])
+    label = own.label(name) or name
+    if own.place(name) and name not in (own.named(label, digest), f"{label}@{folder.name}"):
+        raise ValueError(f"{folder}: changed since it was named {name}; run again")
+    entry = Encoder(name, name, "", 0, "its own", 0, licence="its own", **fields)
+    code = trusted(name)
+    key = cache.content_hash([digest, code])
+    known = cache.load("widths", key)
+    if known is None:
+        from earlib.data.embedding import Embedder
+
+        try:
+            (vectors,) = Embedder(entry, remote_code=code)([["a text"]], "")
+        except Exception as error:  # of several libraries
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            if entry.remote_code and not code:
+                reason = f"it brings its own code, which runs only where EARLIB_REMOTE_CODE names {label} ({reason})"
+            raise ValueError(f"{folder}: cannot be loaded as an encoder: {reason}") from error
+        known = {"width": np.array(vectors.shape[1])}
+        cache.save("widths", key, known)
+    return replace(entry, dimension=int(known["width"]))
 
 
 def trusted(encoder):
@@ -56,10 +122,11 @@ def trusted(encoder):
     """
     chosen = os.environ.get("EARLIB_REMOTE_CODE", "").replace(",", " ").split()
     having = [entry.name for entry in REGISTRY.values() if entry.remote_code]
+    having += [*own.labels(), *own.packaged("encoders")]
     for name in chosen:
         if name not in having:
             raise ValueError(f"EARLIB_REMOTE_CODE: {name!r} has no code of its own; encoders that have: {having}")
-    return encoder in chosen
+    return (own.label(encoder) or encoder) in chosen
 
 
 def fingerprint(encoder):
@@ -92,7 +159,7 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
     texts : sequence of str
         May contain empty texts; equal texts are encoded once and share one vector.
     encoder : str
-        One of `REGISTRY`.
+        As from `resolve`.
     kind : {"memory", "query"}
         Determines the prompt.
     device : str, optional

@@ -14,6 +14,8 @@ READINGS = tuple(paper.alternatives())
 def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES, scale=100, tested=True, **keys):
     """Rows of a record: one a measure, with its interval and its paired difference to a baseline.
 
+    Where a seed evaluates no question that counts, a row has the reason in place of a value.
+
     Parameters
     ----------
     setting : Setting
@@ -33,8 +35,12 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
     made = []
     scopes = np.unique([query.scope for query in benchmark(setting.dataset).asked], return_inverse=True)[1]
     for number, measure in enumerate(measures[: len(values)]):
+        if np.isnan(values[number]).all(1).any():
+            reason = "a seed evaluates no question with gold memories"
+            made.append(_dash(setting, variant, measure, reason, **keys))
+            continue
         row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-        row |= {"metric": measure, **keys, **summary(values[number], queries, scopes, scale)}
+        row |= {"metric": measure, **keys} | summary(values[number], queries, scopes, scale)
         if baseline is not None:
             gap = difference(values[number], baseline[number], queries, scopes, scale, tested)
             ends = ("low", "high", "scope_low", "scope_high")
@@ -44,11 +50,25 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
     return made
 
 
+def _dash(setting, variant, measure, reason, **keys):
+    about = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
+    return {**about, "metric": measure, **keys, "measured": None, "reason": reason}
+
+
+def _unsplittable(setting):
+    """Reason why a benchmark cannot be split as a setting asks; None if it can."""
+    alone = setting.split == "conversation" and len({one.scope for one in benchmark(setting.dataset).asked}) == 1
+    return "one conversation alone: none is left to evaluate" if alone else None
+
+
 def compare(setting, names, baseline, **changes):
     """Run systems, named as in `runs.answers`, and compare each with the same baseline on the same questions.
 
-    Hyper-parameters of all that differ from the paper's defaults are keywords. Returns rows as from `compared`.
+    Hyper-parameters of all that differ from the paper's defaults are keywords. Returns rows as from `compared`; a
+    benchmark of one conversation has none by conversation, which is the reason in its rows.
     """
+    if reason := _unsplittable(setting):
+        return [_dash(setting, name, measure, reason) for name in names for measure in MEASURES]
     reached = {name: answers(setting, name, **changes) for name in (baseline, *names)}
     values = {name: one.values for name, one in reached.items()}
     return compared(setting, values, reached[baseline].queries, baseline, names)
@@ -152,15 +172,16 @@ def under(setting, reading, names, baseline=None):
     of_reading = Setting(**{**setting.model_dump(), **reading.setting})
     keys = {"option": reading.option, "choice": reading.choice}
     measure, theirs = (MEASURES.index(one.measure) for one in (reading, reading if baseline else READINGS[0]))
-    made = []
+    made, reason = [], _unsplittable(of_reading)
     for name in names:
+        if reason:
+            made.append(_dash(of_reading, name, reading.measure, reason, **keys))
+            continue
         try:
             values, queries, _ = _under(of_reading, reading, name)
             against = _under(of_reading, reading, baseline) if baseline else _under(setting, READINGS[0], name)
         except FloatingPointError as error:
-            about = {"dataset": setting.dataset, "encoder": setting.encoder, "split": of_reading.split, "variant": name}
-            about |= {"metric": reading.measure, **keys}
-            made.append({**about, "measured": None, "reason": str(error).partition(" (")[0]})
+            made.append(_dash(of_reading, name, reading.measure, str(error).partition(" (")[0], **keys))
             continue
         same = (reading != READINGS[0] or baseline) and np.array_equal(queries, against.queries)
         keys["sees_gold"] = name in VARIANTS and VARIANTS[name].explorer

@@ -41,11 +41,10 @@ class Cell(NamedTuple):
 
 def cells(dataset, encoder, variant, **setting):
     """All combinations of datasets, encoders and variants, with further fields of a Setting; a name counts once."""
-    given, known = (dataset, encoder, variant), (benchmarks.NAMES, encoders.REGISTRY, VARIANTS)
-    for kind, names, among in zip(("dataset", "encoder", "variant"), given, known, strict=True):
-        for name in names:
-            if name not in among:
-                raise ValueError(f"unknown {kind} {name!r}{near(name, among)}; known: {', '.join(among)}")
+    given = [benchmarks.resolve(one) for one in dataset], [encoders.resolve(one) for one in encoder], variant
+    for name in variant:
+        if name not in VARIANTS:
+            raise ValueError(f"unknown variant {name!r}{near(name, VARIANTS)}; known: {', '.join(VARIANTS)}")
     try:
         return [
             Cell(Setting(dataset=one, encoder=other, **setting), name)

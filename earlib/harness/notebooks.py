@@ -5,6 +5,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from typing import Annotated, Literal
@@ -23,6 +24,8 @@ from earlib.data import benchmarks, encoders, rerankers
 
 READERS = ("claims",)  # notebooks that draw on the records of others; they run when all others are finished
 ASKED = ("llm", "judge")  # parameters that name a language model
+OWN = {"dataset": benchmarks.resolve, "encoder": encoders.resolve, "encoders": encoders.resolve}
+DEPTH = "K, first-stage candidates of a question"
 SCALARS = {"str": str, "int": int, "float": float, "bool": bool}
 logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the runner tells an error itself; of Ctrl-C nothing is one
 RUNNING = {}  # kernels of this process: manager to the name of who asked for it
@@ -46,7 +49,8 @@ def parameters(source):
     """Pydantic model of a notebook's parameters cell, a field per line `name: type = default  # help`.
 
     A field's title is its type as written, its description the help. Values are strict, except that an integer may
-    stand for a float and a scalar for a list of one.
+    stand for a float and a scalar for a list of one. A notebook that assigns no `depth` has it all the same: the K of
+    all its configurations.
     """
     try:
         notebook = nbformat.read(source, as_version=4)
@@ -71,8 +75,17 @@ def parameters(source):
             annotation = Annotated[annotation, BeforeValidator(lambda value: value if type(value) is list else [value])]
         annotation = Annotated[annotation, AfterValidator(_meaning(name, default))]
         fields[name] = annotation, Field(default, title=title, description=help.strip())
+    if source.stem not in READERS and not any(re.search(r"^depth\b", cell.source, re.M) for cell in notebook.cells):
+        least, default = (Config.model_fields[name].default for name in ("slate_size", "depth"))
+        about = Field(default, title=f"int from {least} on", description=DEPTH)
+        fields["depth"] = Annotated[int, Field(ge=least)], about
     config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
     return create_model(source.stem, __config__=config, **fields)
+
+
+def takes_depth(model):
+    """True if the `depth` of a notebook's parameters is that of all its configurations, not one of its own."""
+    return "depth" in model.model_fields and model.model_fields["depth"].description == DEPTH
 
 
 def _annotation(node):
@@ -96,29 +109,29 @@ def _line(error):
 
 
 def _meaning(name, default):
-    """Validator that refuses what the package would refuse once a kernel has started: unknown names, ranges."""
+    """Validator that refuses what the package would refuse once a kernel has started: unknown names, ranges, files."""
 
     def meant(value):
-        if value != default:
-            for item in value if isinstance(value, list) else [value]:
-                if item is not None:
-                    _check_meaning(name, item)
-        return value
+        if value == default or value is None:
+            return value
+        return [_meant(name, item) for item in value] if isinstance(value, list) else _meant(name, value)
 
     return meant
 
 
-def _check_meaning(name, value):
+def _meant(name, value):
+    """Check a value and return it; for the user's own dataset or encoder its name instead of its path."""
     if name in ASKED:  # models of an endpoint can have any name
         if not value.strip():
             raise ValueError(f"the name of a model, or none, got {value!r}")
-        return
-    named = {"dataset": benchmarks.NAMES, "rerankers": rerankers.NAMES}
-    known = named.get(name) or (encoders.REGISTRY if name in ("encoder", "encoders") else None)
-    if known is not None:
-        if value not in known:
-            raise ValueError(f"one of {', '.join(known)}, got {value!r}{near(value, known)}")
-        return
+        return value
+    if name in OWN:
+        try:
+            return OWN[name](value)
+        except (ValueError, OSError) as error:
+            raise Unusable(error) from error
+    if name == "rerankers" and value not in rerankers.NAMES:
+        raise ValueError(f"one of {', '.join(rerankers.NAMES)}, got {value!r}{near(value, rerankers.NAMES)}")
     model = Config
     if name not in model.model_fields:
         from earlib.experiments.settings import Setting as model  # here because it brings torch, which takes seconds
@@ -129,6 +142,7 @@ def _check_meaning(name, value):
         except ValidationError as error:
             expected = error.errors()[0]["msg"].removeprefix("Input should be ")
             raise ValueError(f"{expected}, got {value!r}") from error
+    return value
 
 
 def validated(model, given, where):
@@ -141,6 +155,8 @@ def validated(model, given, where):
         field = model.model_fields[name]
         about = f"{where}: {name}" + (f" ({field.description})" if field.description else "")
         meant = first.get("ctx", {}).get("error")
+        if isinstance(meant, Unusable):
+            raise Unusable(f"{about}: {meant}") from error
         raise Unusable(f"{about}: expected {meant or f'{field.title}, got {given[name]!r}'}") from error
     return {name: getattr(made, name) for name in given}
 

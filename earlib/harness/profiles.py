@@ -30,6 +30,7 @@ class Plan(NamedTuple):
     parameters: dict
     machine: dict  # variables by which the profile names a device, where the environment names none
     model: str  # the language model that it asks, or "none"
+    depth: str = ""  # K of all its configurations, "" for the paper's
 
 
 class Profile(BaseModel, extra="forbid"):
@@ -184,7 +185,8 @@ def _plans(source, model, profile, profile_name, own):
         name = _shortened(name, LONGEST_NAME, name)
         asked = parameters.get("llm", fields["llm"].default) if "llm" in fields else "none"
         parameters = {"profile": profile_name, "name": name} | parameters
-        made.append(Plan(source, name, profile_name, parameters, machine, asked))
+        depth = str(parameters.get("depth", "")) if notebooks.takes_depth(model) else ""
+        made.append(Plan(source, name, profile_name, parameters, machine, asked, depth))
     return made
 
 

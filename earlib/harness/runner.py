@@ -21,10 +21,10 @@ from typing import NamedTuple
 import nbformat
 
 from earlib import paths
-from earlib.data import benchmarks
+from earlib.data import benchmarks, own
 from earlib.harness import costs, notebooks
 from earlib.harness.notebooks import READERS, Unusable
-from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, load_profile, make_plans
+from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, make_plans
 from earlib.harness.progress import Progress, rounded
 from earlib.llm.budget import Ledger
 
@@ -42,10 +42,10 @@ class Runner:
     """Runs plans, and can be stopped at any moment without touching older results.
 
     Notebooks run here, `jobs` at a time, in kernels with further variables (`environment`). Those of a dask `client`
-    need not share a disk with this machine; what asks a language model or reads the records of others runs here, where
-    the ledger, the kept replies and the records are. With a folder for `estimates` no language model is asked and
-    nothing is published; each notebook's requests are noted there, in a file of its name. `rewrite` publishes also
-    where nothing changed (`notebooks.publish`).
+    need not share a disk with this machine; what asks a language model, reads the records of others, or has the user's
+    own data or encoder runs here, where the ledger, the kept replies, the records and those files are. With a folder
+    for `estimates` no language model is asked and nothing is published; each notebook's requests are noted there, in a
+    file of its name. `rewrite` publishes also where nothing changed (`notebooks.publish`).
     """
 
     def __init__(self, jobs=1, environment=None, estimates=None, client=None, rewrite=False):
@@ -86,7 +86,9 @@ class Runner:
                 raise
 
     def _stays(self, plan):
-        return self.client is None or plan.source.stem in READERS or plan.model != "none"
+        values = [one for value in plan.parameters.values() for one in (value if isinstance(value, list) else [value])]
+        mine = any(isinstance(value, str) and own.place(value) for value in values)
+        return self.client is None or plan.source.stem in READERS or plan.model != "none" or mine
 
     def _run(self, plan):
         """Run one plan, put its results in place and tell how it ended."""
@@ -150,8 +152,9 @@ def execute(plan, source, work, environment, estimates=None, asker=None, bar=Fal
     environment |= {
         "EARLIB_ROOT": str(paths.ROOT),
         "EARLIB_RESULTS": str(work / "results"),
+        "EARLIB_DEPTH": plan.depth,
         "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
-        # Never the caller's own: results would come of estimates.
+        # Never the caller's own, as of the depth: results would come of estimates.
         "EARLIB_LLM_ESTIMATE": "" if estimates is None else str(estimates / f"{plan.name}.jsonl"),
     }
     notebooks.execute(source, work / f"{plan.name}.ipynb", plan.parameters, environment, asker, bar)
@@ -205,22 +208,20 @@ def _check_writable(plans):
             ) from error
 
 
-def _usable_plans(names, profile_name, own):
+def _usable_plans(names, profile_name, given):
     """Plans of a request, and why they are those of the profile `smoke`, "" if they are not.
 
     They are for a group of notebooks whose dataset cannot be had.
     """
-    plans = make_plans(names, profile_name, own)
+    plans = make_plans(names, profile_name, given)
     if profile_name == "smoke" or not set(names) & set(GROUPS):
         return plans, ""
-    profile = load_profile(profile_name)
-    datasets = [own["dataset"]] if "dataset" in own else profile.grid.get("dataset", [profile.defaults.get("dataset")])
     try:
-        for dataset in filter(None, datasets):
+        for dataset in dict.fromkeys(plan.parameters["dataset"] for plan in plans if "dataset" in plan.parameters):
             benchmarks.load(dataset)
     except OSError as error:
-        own = {key: value for key, value in own.items() if key != "dataset"}
-        return make_plans(names, "smoke", own), f"on made dialogues (profile smoke), not {profile_name}: {error}"
+        given = {key: value for key, value in given.items() if key != "dataset"}
+        return make_plans(names, "smoke", given), f"on made dialogues (profile smoke), not {profile_name}: {error}"
     except ValueError as error:
         raise Unusable(error) from error
     return plans, ""

@@ -11,6 +11,7 @@ import yaml
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 ENCODERS, DATASETS = ("contriever", "stella", "gte"), ("locomo", "longmemeval")  # of the paper
+OWN = re.compile(r"(.+)@(?:[0-9a-f]{12}|[0-9a-f]{40})")  # names of `earlib.data.own`
 LANGUAGE_MODEL = "gpt-5-mini"  # of the paper: it answers, judges and cites
 DEFAULT_ENCODER = "contriever"  # the paper's where it names none
 
@@ -41,8 +42,12 @@ def alternatives():
 
 
 def label(name):
-    """Label of a name for readers, from `labels.yaml`; other names are shown with spaces for underscores."""
-    return _labels().get(name, str(name).replace("_", " "))
+    """Label of a name for readers, from `labels.yaml`; other names are shown with spaces for underscores.
+
+    The user's own dataset or encoder is shown without the hash or the commit that ends its name.
+    """
+    mine = OWN.fullmatch(str(name))
+    return mine[1] if mine else _labels().get(name, str(name).replace("_", " "))
 
 
 @cache

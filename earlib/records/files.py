@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from earlib import paths
+from earlib.core.config import Config
 from earlib.records.rows import KEYS, VALUES, Record, further, named
 from earlib.records.verdicts import judge
 
@@ -34,6 +35,9 @@ def record(id, title, profile, parameters, provenance, rows):
     ValueError
         For rows that are incomplete, inconsistent or not distinct; names the row and the field.
     """
+    depth = Config().depth
+    if depth != Config.model_fields["depth"].default:  # of the whole run
+        parameters = parameters | {"depth": depth}
     head = {"id": id, "title": title, "profile": profile, "parameters": parameters, "provenance": provenance}
     raw = plain({**head, "rows": rows})
     full = all_fields(raw, f"record {id}")

@@ -1,0 +1,128 @@
+"""The user's own encoder: the folder of a sentence-transformers model, or a model of the hub at a revision."""
+
+import json
+import re
+import sys
+from contextlib import suppress
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from earlib import paths
+from earlib.data import cache, model_files, own
+
+HUB = re.compile(r"([\w.-]+/([\w.-]+))@([\w./-]+)")
+NEEDED = (
+    ("the description", (".Transformer", ".Pooling", ".Dense"), ("config.json",)),
+    ("the weights", (".Transformer", ".Dense"), ("*.safetensors", "*.bin")),
+    # without one, some of the library's tokenizers take every word for an unknown one
+    ("the tokenizer", (".Transformer",), ("tokenizer.json", "vocab.*", "*.model")),
+)
+UNREAD = ("*.md", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "onnx/*", "openvino/*", "*.ini", ".*", "*/.*")
+
+
+def located(text):
+    """Name and folder of an encoder that `encoders.resolve` was given by its path or as OWNER/NAME@REVISION."""
+    folder, hub = Path(text).expanduser().resolve(), HUB.fullmatch(text)
+    label = folder.name
+    if hub and not folder.exists():
+        label = hub[1]
+        folder = next((place / hub[2] for place in paths.model_folders() if (place / hub[2]).is_dir()), None)
+        if folder is None:
+            folder = _published(hub[1], hub[3])
+            return f"{label}@{folder.name}", folder  # the folder of a snapshot is named by its commit
+    if not folder.is_dir():
+        raise ValueError(
+            f"{text}: expected the folder of a sentence-transformers model, or OWNER/NAME@REVISION of the hub (the "
+            "revision is the commit); there is no such folder"
+        )
+    return own.named(label, content(described(folder)["weights"])), folder
+
+
+def content(files):
+    """SHA-256 (hex) of all files that a model is made of, each with its own."""
+    return cache.content_hash(files)
+
+
+def described(folder):
+    """Fields of the `Encoder` that a folder holds; a ValueError says what it lacks."""
+    modules = _json(folder, "modules.json", list)
+    if modules is None:
+        raise ValueError(
+            f"{folder}: expected the folder of a sentence-transformers model, found no modules.json; "
+            "`SentenceTransformer(...).save_pretrained(folder)` writes one"
+        )
+    code = False
+    for number, module in enumerate(modules):
+        kind, place = (module.get(key) if isinstance(module, dict) else None for key in ("type", "path"))
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise ValueError(f"{folder}/modules.json: [{number}]: expected an object with texts `type` and `path`")
+        if kind.endswith(".Router"):
+            raise ValueError(f"{folder}: a Router, other modules for queries than for memories, cannot be used here")
+        code |= not kind.startswith("sentence_transformers.")
+        held = [file.name for file in (folder / place).glob("*") if file.is_file()]
+        for what, kinds, patterns in NEEDED:
+            if kind.endswith(kinds) and not any(fnmatch(name, pattern) for name in held for pattern in patterns):
+                raise ValueError(f"{folder / place}: expected {what} of the module {kind}: {' or '.join(patterns)}")
+    code |= "auto_map" in (_json(folder, "config.json", dict) or {})
+    prompts = (_json(folder, "config_sentence_transformers.json", dict) or {}).get("prompts") or {}
+    memory = (prompts.get(name) for name in ("document", "passage", "corpus"))
+    names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    return {
+        "weights": tuple((name, own.file_hash(folder / name)) for name in _made_of(names)),
+        "query_prompt": prompts.get("query") or "",
+        "memory_prompt": next(filter(None, memory), ""),
+        "remote_code": code,
+        "folder": str(folder),
+    }
+
+
+def _json(folder, name, kind):
+    """Content of a JSON file of a folder, None if there is none."""
+    try:
+        found = json.loads((folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{folder / name}: expected JSON, but {error}") from None
+    if not isinstance(found, kind):
+        raise ValueError(
+            f"{folder / name}: expected a JSON {'list' if kind is list else 'object'}, found {found!r:.60}"
+        )
+    return found
+
+
+def _made_of(names):
+    """Names of the files that a model is loaded from: pickled weights only where their folder has no others."""
+    read = [name for name in sorted(names) if not any(fnmatch(name, pattern) for pattern in UNREAD)]
+    safe = {PurePosixPath(name).parent for name in read if name.endswith(".safetensors")}
+    return [name for name in read if not (name.endswith(".bin") and PurePosixPath(name).parent in safe)]
+
+
+def _published(model, revision):
+    """Folder of a model of the hub at a revision: as the hub gives it out, else as an earlier download left it."""
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    from earlib.data.download import in_time
+    from earlib.data.proxies import respect_proxies
+
+    snapshot = partial(snapshot_download, model, revision=revision)
+    try:
+        respect_proxies("socksio")
+        told = in_time(
+            lambda: HfApi().model_info(model, revision=revision, timeout=model_files.PATIENCE), model_files.PATIENCE
+        )
+        print(f"{model} at {told.sha}, from {constants.ENDPOINT}", file=sys.stderr)
+        wanted = _made_of([file.rfilename for file in told.siblings])
+        return Path(snapshot(revision=told.sha, allow_patterns=wanted))
+    except Exception as error:  # the hub's client raises errors of several libraries
+        for beside in ((), ("*.bin",)):  # pickled weights were left out where there are others
+            with suppress(LocalEntryNotFoundError):
+                return Path(snapshot(local_files_only=True, ignore_patterns=[*UNREAD, *beside]))
+        places = " or ".join(str(place / model.split("/")[1]) for place in paths.model_folders())
+        raise ConnectionError(
+            f"{model}@{revision}: not in {places}, and not to be had from {constants.ENDPOINT} "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:300]}). Put its files into one of them, or run "
+            f"`hf download {model} --revision {revision}` where there is a network and copy the hub's cache (HF_HOME)"
+        ) from error

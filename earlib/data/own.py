@@ -1,0 +1,77 @@
+"""The user's own datasets and encoders: names that identify their content without their place, and entry points.
+
+A file or a folder is named `LABEL@HASH`, with the first digits of the SHA-256 of its content, a model of the hub
+`OWNER/NAME@COMMIT`. Their places stand in `EARLIB_OWN`, which the processes that this one starts inherit.
+"""
+
+import hashlib
+import json
+import os
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+VARIABLE = "EARLIB_OWN"
+
+
+def place(name):
+    """Path of the file or folder that this process, or one that started it, gave a name; None if none has it."""
+    path = _places().get(name)
+    return path and Path(path)
+
+
+def remember(name, path):
+    """The name, by which this process and those that it starts find the path from now on."""
+    os.environ[VARIABLE] = json.dumps(_places() | {name: str(path)})
+    return name
+
+
+def labels():
+    """Labels of all that was named."""
+    return [label(name) for name in _places()]
+
+
+def _places():
+    return json.loads(os.environ.get(VARIABLE) or "{}")
+
+
+def named(label, digest):
+    """The name of a content, by its label and its SHA-256."""
+    return f"{label}@{digest[:12]}"
+
+
+def label(name):
+    """The part of a name that people gave."""
+    return name.rpartition("@")[0]
+
+
+def looks_like_a_path(text):
+    """True for what a command line means as a file or a folder, not as a name that the package knows."""
+    return "/" in text or os.sep in text or Path(text).expanduser().exists()
+
+
+def file_hash(path):
+    """SHA-256 (hex) of a file; one that was not written to meanwhile is read once in a process."""
+    status = os.stat(path)
+    return _file_hash(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@cache
+def _file_hash(path, *_):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def packaged(group):
+    """Entry points `earlib.GROUP` ("datasets" or "encoders") of the installed packages, by name."""
+    return {one.name: one for one in metadata.entry_points(group=f"earlib.{group}")}
+
+
+def load_packaged(group, name):
+    """Function that an installed package offers under a name; a ValueError names the package that cannot be loaded."""
+    entry = packaged(group)[name]
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name} of the package {entry.dist.name} ({entry.value}): {error}") from error
