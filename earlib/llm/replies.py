@@ -85,7 +85,7 @@ class ReplyStore:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         writable = os.access(self.path.parent, os.W_OK)
         address = self.path.absolute().as_uri() + ("" if writable else "?immutable=1")
-        database = sqlite3.connect(address, WAIT, isolation_level=None, check_same_thread=False, uri=True)
+        database = sqlite3.connect(address, timeout=WAIT, isolation_level=None, check_same_thread=False, uri=True)
         if writable:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
