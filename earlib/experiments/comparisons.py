@@ -3,7 +3,7 @@
 import numpy as np
 
 from earlib import paper
-from earlib.core.config import VARIANTS, near
+from earlib.core.config import VARIANTS, Config, near
 from earlib.experiments.measures import MEASURES, difference, only, summary
 from earlib.experiments.runs import answers, distinct_choices, tuned, variant_run
 from earlib.experiments.settings import Setting, benchmark
@@ -61,17 +61,28 @@ def _unsplittable(setting):
     return "one conversation alone: none is left to evaluate" if alone else None
 
 
+def _too_few(name, changes):
+    """Reason why an equal-call control has too few candidates; None if it has enough, or for another system."""
+    config, calls = Config(**changes), name.removeprefix("equal_calls_")
+    shown = int(calls) * config.slate_size if calls.isdigit() else 0
+    return f"{calls} calls need {shown} candidates, K is {config.depth}" if shown > config.depth else None
+
+
 def compare(setting, names, baseline, **changes):
     """Run systems, named as in `runs.answers`, and compare each with the same baseline on the same questions.
 
     Hyper-parameters of all that differ from the paper's defaults are keywords. Returns rows as from `compared`; a
     benchmark of one conversation has none by conversation, which is the reason in its rows.
     """
-    if reason := _unsplittable(setting):
-        return [_dash(setting, name, measure, reason) for name in names for measure in MEASURES]
+    whole = _unsplittable(setting) or _too_few(baseline, changes)
+    reasons = {name: whole or _too_few(name, changes) for name in names}
+    made = [_dash(setting, name, measure, why) for name, why in reasons.items() if why for measure in MEASURES]
+    names = [name for name in names if not reasons[name]]
+    if not names:
+        return made
     reached = {name: answers(setting, name, **changes) for name in (baseline, *names)}
     values = {name: one.values for name, one in reached.items()}
-    return compared(setting, values, reached[baseline].queries, baseline, names)
+    return compared(setting, values, reached[baseline].queries, baseline, names) + made
 
 
 def compared(setting, values, queries, baseline, names=None, **keys):

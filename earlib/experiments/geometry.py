@@ -249,7 +249,7 @@ def separations(record, requires):
         columns = [(heads["separation"], name) for name in ("mean", "over questions")]
         lines["the paper's numbers"] = dict(zip(columns, _shown(theirs), strict=True))
     frame = pd.DataFrame.from_dict(lines, orient="index").fillna("")
-    return frame.set_axis(pd.MultiIndex.from_tuples(frame.columns), axis=1)
+    return frame.set_axis(pd.MultiIndex.from_tuples(frame.columns, names=[None, None]), axis=1)
 
 
 def _shown(row):
