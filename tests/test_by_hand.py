@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -108,9 +109,17 @@ def test_a_notebook_by_hand_leaves_the_checkout_as_it_is_and_says_where_it_saved
     assert checkout() == before
     folder = tmp_path / "build" / "by-hand" / "smoke"
     assert sorted(file.name for file in folder.iterdir()) == SAVED
-    told = [line for text in printed for line in text.splitlines() if line.startswith("saved by hand")]
-    assert sorted(line.rpartition("/")[2] for line in told) == SAVED
-    assert all(line.startswith("saved by hand, results stay as they are: ") for line in told)
+    told = [line for text in printed for line in text.splitlines() if line.startswith("run by hand")]
+    assert len(told) == 1 and told[0].startswith("run by hand: saved in ") and "by-hand" in told[0]
+
+
+def test_nbval_by_hand_finds_a_committed_notebook_unchanged(tmp_path):
+    shutil.copy(paths.reference() / "smoke" / "tab01_dataset_stats.ipynb", tmp_path)
+    left = {name: value for name, value in os.environ.items() if name != "EARLIB_RESULTS"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env"]
+    environment = left | {"EARLIB_BUILD": str(tmp_path / "build"), "EARLIB_DTYPE": "float64"}
+    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_path_is_shown_relative_unless_that_is_longer(tmp_path, monkeypatch):

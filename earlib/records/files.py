@@ -42,6 +42,7 @@ def record(id, title, profile, parameters, provenance, rows):
     raw = plain({**head, "rows": rows})
     full = all_fields(raw, f"record {id}")
     judge(full, id)
+    paths.announce(profile)
     return {**raw, "rows": [_shortened(one) for one in full]}
 
 
