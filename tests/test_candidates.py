@@ -17,6 +17,7 @@ from earlib.data.benchmarks import Benchmark, Memory, Query
 from earlib.data.candidates import retrieve
 from earlib.data.encoders import encode
 from earlib.data.search import top_k
+from earlib.data.words import Words
 
 POOL = ["Anna moved to Oslo.", "The soup was salty.", "Bo adopted a cat.", "We went hiking.", "Take care, bye!", ""]
 SEEN = ["Bo has a pet.", "Anna lives in Oslo.", "Anna likes hiking in Oslo."]
@@ -215,6 +216,31 @@ def test_both_stores_take_half_of_the_candidates_each(small):
     assert (similarity.diff() <= 1e-6).all()
     assert found.gold_count.tolist() == [4]  # gold of both stores, found or not
     assert found.gold_in_store == {"dialogue": torch.tensor([2]), "observation": torch.tensor([2])}
+
+
+@pytest.mark.parametrize("question", ["Is it that?", "", "Where is the unheard of?"])
+@pytest.mark.parametrize("texts", [["The soup was salty.", ""], ["Is it that?", "so"], ["\U0001f600", ""]])
+def test_without_common_words_bm25_scores_zero(small, question, texts):
+    memories = [Memory(f"a/{i}", "a", "dialogue", "S1", "", text) for i, text in enumerate(texts)]
+    asked = Benchmark("Small", tuple(memories), (small.queries[0]._replace(text=question, gold=("a/0",)),))
+    ((rows, scores),) = candidates._scored_by_words(asked, "dialogue")
+    index = Words()
+    index.append(texts)
+    assert rows.tolist() == [0, 1] and scores.tolist() == index.scores(question, np.ones(2, bool)).tolist() == [0, 0]
+    assert list(candidates._scored_by_words(asked, "observation"))[0][1].tolist() == []
+
+
+@pytest.mark.parametrize("gold", [("S1",), ("a/0", "a/00"), ("a/0", "S1"), ("b/0",), ("a/o1",)])
+def test_gold_that_is_no_turn_of_its_scope_is_named(small, gold):
+    wrong = dataclasses.replace(small, queries=(small.queries[0]._replace(gold=gold), *small.queries[1:]))
+    with pytest.raises(ValueError, match=f"Small: question 'q0': gold id '{gold[-1]}': expected .* in scope 'a'"):
+        retrieve(wrong, "minilm", 4)
+
+
+def test_a_memory_id_that_occurs_twice_is_named(small):
+    twice = dataclasses.replace(small, memories=(*small.memories, small.memories[3]._replace(text="Bo moved.")))
+    with pytest.raises(ValueError, match=f"Small: memory id '{twice.memories[-1].id}': .* found 2 times"):
+        retrieve(twice, "minilm", 4)
 
 
 def test_too_many_candidates_are_named(small):

@@ -218,6 +218,11 @@ def test_empty_turn_keeps_the_speaker_and_the_caption(tmp_path):
     assert locomo.read(written(tmp_path, captioned)).memories[0].text == "Ann: [shares a boat]"
 
 
+def test_half_a_surrogate_pair_is_named_with_its_turn(tmp_path):
+    path = written(tmp_path, changed(SAMPLE, (*TURN, "text"), "a boat \ud83d!"))
+    refused(path, "conv-1 conversation.session_1[0].text: expected a text in Unicode, found half a surrogate pair in")
+
+
 @pytest.mark.parametrize("content", [b"", b"[", b"\xff", 1000, 2_000_000])
 def test_file_that_is_no_complete_json_is_named(request, tmp_path, content):
     path = tmp_path / locomo.FILE

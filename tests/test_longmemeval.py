@@ -1,6 +1,7 @@
 """LongMemEval_S: what is read, counted, kept once and left out, with every fault named; real and synthetic."""
 
 import hashlib
+import io
 import json
 from collections import Counter
 
@@ -207,6 +208,9 @@ def test_missing_and_mistyped_values_are_named(tmp_path):
         (["haystack_dates"], ["2023/05/20"], ["q1.haystack_session_ids", "as many entries", "2, 1 and 2"]),
         (["haystack_session_ids"], ["a", "b", "c"], ["q1.haystack_session_ids", "as many entries", "3, 2 and 2"]),
         (ROLE, "system", ["q1.haystack_sessions[0][1].role", "user or assistant", "'system'"]),
+        (CONTENT, "so \ud83d", ["q1.haystack_sessions[0][1].content", "a text in Unicode", r"'so \ud83d'"]),
+        (CONTENT, "\ude00\ud83d\ude00", ["q1.haystack_sessions[0][1].content", "half a surrogate pair"]),
+        (["question"], "\ud83d\ud83d\ude00?", ["q1.question: expected a text in Unicode"]),
     ],
 )
 def test_bad_field_is_named_with_file_and_question(tmp_path, place, value, words):
@@ -230,6 +234,19 @@ def test_file_of_another_form_is_named(tmp_path, content, words):
     path = tmp_path / "made.json"
     path.write_bytes(content)
     refused(path, *words)
+
+
+PIECES = st.sampled_from(["\ud83d", "\ude00", "\U0001f600", "a", "\\", '"', "\\ud83d"])
+
+
+@given(st.lists(PIECES).map("".join), st.integers(1, 9))
+def test_half_a_surrogate_pair_is_found_wherever_the_file_is_divided(said, size):
+    halved = any("\ud800" <= one <= "\udfff" for one in json.loads(json.dumps(said)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(longmemeval, "_BUFFER", size)
+        found = longmemeval._halved(io.BytesIO(json.dumps([said, "\U0001f600"]).encode()))
+    assert found or not halved
+    assert halved or not found or "\\ud83d" in said  # an escaped backslash costs time alone
 
 
 @given(st.floats(0, 1, exclude_max=True))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
 import bm25s
@@ -83,8 +83,10 @@ def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue", device=Non
     "both" takes K/2 memories from each store, as in the paper's section on heterogeneous memory, and orders all K by
     cosine. Ties are broken by memory order. A dialogue turn is gold if it is evidence of the question, an observation
     if it was drawn from such a turn. ValueError for an unknown store or encoder, a K that is not positive (and even,
-    for "both"), or one that exceeds the memories of a scope. Texts are encoded on the device; the search is on the CPU.
+    for "both"), or one that exceeds the memories of a scope, and for ids that do not fit (a memory's occurs twice, a
+    gold id names no turn of the question's scope). Texts are encoded on the device; the search is on the CPU.
     """
+    _check_ids(benchmark)
     if store not in STORES:
         raise ValueError(f"unknown store {store!r}{near(store, STORES)}; known: {', '.join(STORES)}")
     if depth < 1 or depth % len(STORES[store]):
@@ -105,6 +107,21 @@ def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue", device=Non
         scopes=tuple(query.scope for query in queries),
         stores=tuple(memory.store for memory in memories),
     )
+
+
+def _check_ids(benchmark):
+    """Raise a ValueError that names a memory id that occurs twice, or a gold id that is no turn of its scope."""
+    turns = defaultdict(set)
+    for id, times in Counter(memory.id for memory in benchmark.memories).items():
+        if times > 1:
+            raise ValueError(f"{benchmark.name}: memory id {id!r}: expected to occur once, found {times} times")
+    for memory in benchmark.memories:
+        turns[memory.scope].update(memory.turns)
+    for query in benchmark.queries:
+        for id in query.gold:
+            if id not in turns[query.scope]:
+                told = f"expected the id of a dialogue memory in scope {query.scope!r}{near(id, sorted(turns[query.scope]))}"
+                raise ValueError(f"{benchmark.name}: question {query.id!r}: gold id {id!r}: {told}")
 
 
 def by_words(benchmark, found, depth=20, store="dialogue"):
@@ -187,11 +204,14 @@ def _scored_by_words(benchmark, store):
         if one in STORES[store]:
             rows[scope] = torch.cat([rows[scope], held]).sort().values
     for scope, held in rows.items():
-        indexes[scope] = bm25s.BM25()
-        indexes[scope].index(content_words([benchmark.memories[row].text for row in held]), show_progress=False)
+        words = content_words([benchmark.memories[row].text for row in held])
+        if any(words):  # the package indexes no texts without words, and scores no question without
+            indexes[scope] = bm25s.BM25()
+            indexes[scope].index(words, show_progress=False)
     asked = content_words([query.text for query in benchmark.asked])
     for query, words in zip(benchmark.asked, asked, strict=True):
-        yield rows[query.scope], torch.from_numpy(indexes[query.scope].get_scores(words))
+        held, scored = rows[query.scope], words and query.scope in indexes
+        yield held, torch.from_numpy(indexes[query.scope].get_scores(words)) if scored else torch.zeros(len(held))
 
 
 def nearest(benchmark, query, bank, store, depth):

@@ -24,9 +24,15 @@ class Fields:
             raise self.error(place, expected, repr(value))
 
     def check(self, value, kind, place):
-        """Return a value of the given type; true and false are not numbers."""
+        """Return a value of the given type, texts in Unicode; true and false are not numbers."""
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             raise self.error(place, _KINDS[kind], f"{type(value).__name__} {str(value)[:40]!r}")
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                near = value[max(0, error.start - 20) : error.end + 20]
+                raise self.error(place, "a text in Unicode", f"half a surrogate pair in {near!r}") from None
         return value
 
     def entries(self, values, kind, place):

@@ -25,6 +25,8 @@ ABSTENTION = "_abs"  # ends the id of a question that the haystack does not answ
 
 LISTS = ("haystack_session_ids", "haystack_dates", "haystack_sessions")
 _BUFFER = 1 << 20  # bytes read at a time
+# An escaped half of a surrogate pair without the other half, which the fast parser reads as "?".
+_HALF = re.compile(rb"\\u[dD](?:[89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w\\u[dD])[c-fC-F])")
 
 
 def load(captions=True, dates=False, file=FILE):
@@ -48,8 +50,9 @@ def read(path, dates=False):
             start = file.read(_BUFFER).lstrip()
             if start and not start.startswith(b"["):  # would be read as a list without questions
                 raise reader.error("the whole file", "a list", f"{start[:40].decode(errors='replace')!r}")
+            parser = ijson.get_backend("python") if _halved(file) else ijson
             file.seek(0)
-            for number, question in enumerate(ijson.items(file, "item", buf_size=_BUFFER, use_float=True)):
+            for number, question in enumerate(parser.items(file, "item", buf_size=_BUFFER, use_float=True)):
                 reader.question(reader.check(question, dict, f"[{number}]"), f"[{number}]")
     except (ijson.JSONError, UnicodeDecodeError) as error:
         line = " ".join(str(error).split("\n")[0].split())
@@ -59,6 +62,17 @@ def read(path, dates=False):
         raise reader.error("the whole file", "at least one question", "an empty list")
     name = "LongMemEval_S" if Path(path).name == FILE else f"LongMemEval ({Path(path).name})"
     return Benchmark(name, tuple(reader.memories), tuple(reader.queries), tuple(reader.audit), shared_sessions=True)
+
+
+def _halved(file):
+    """Whether a file contains half a surrogate pair; the slow parser then keeps it, and its place is named."""
+    file.seek(0)
+    rest = b""
+    while block := file.read(_BUFFER):
+        whole, _, rest = (rest + block).rpartition(b'"')  # no pair contains a quotation mark
+        if _HALF.search(whole):
+            return True
+    return False
 
 
 class _Reader(Fields):
