@@ -12,7 +12,7 @@ import traceback
 import pytest
 from scripted_server import ScriptedServer, Step, ask_of, completion, error, questions, says
 
-from earlib.llm import Reply, Request, budget
+from earlib.llm import Reply, Request, budget, parsing
 from earlib.llm.client import Client
 
 KEY = "sk-test-0123456789abcdefXYZ"
@@ -157,7 +157,9 @@ def test_the_library_tries_again(script, stored):
             for body in (b'{"choices": [{"mess', b"", b"null", b"[1, 2]", completion(["a", "list"]))
         ],
         *[(Step({"choices": choices}), "unreadable") for choices in ([], [{"message": None}], "Yes")],
-        (Step({"error": {"message": "not good"}}), "unreadable"),
+        (Step({"error": {"message": "not good"}}), "unreadable: not good"),
+        (Step({"error": "no quota"}), "unreadable: no quota"),
+        (Step({"detail": "no such thing"}), "no such thing"),
         (Step(b"\xff\xfe\x00 no JSON", headers=(("Content-Type", "application/json"),)), "unreadable"),
         (Step(b"<html>Gateway</html>", headers=(("Content-Type", "text/html"),)), "unreadable"),
     ],
@@ -303,9 +305,14 @@ def test_the_budget_grows_within_bounds_and_an_empty_reply_is_no_answer():
         assert (reply.status, reply.text) == ("empty", "")
 
 
-def test_a_text_that_was_cut_off_is_a_reply():
-    with ScriptedServer(rule=lambda body: says("half an", finish="length")) as server:
-        assert Client("m", server.url).ask(questions(1))[0][:2] == ("half an", "ok")
+def test_a_text_that_was_cut_off_is_marked_and_read_as_such():
+    with ScriptedServer(rule=lambda body: says("Citations: [3, 1", finish="length")) as server:
+        for _ in range(2):  # the second time from the store
+            (reply,) = Client("m", server.url).ask(questions(1))
+            assert reply[:2] == ("Citations: [3, 1", "cut")
+            assert reply.read(parsing.read_citations, 13) == (None, "cut off")
+            assert reply._replace(status="ok").read(parsing.read_citations, 13) == ((1, 3), "")
+            assert reply._replace(status="empty").read(parsing.read_answer) is None
         assert len(server.requests) == 1
 
 

@@ -90,7 +90,8 @@ def test_a_server_that_does_not_come_up_is_told_with_its_last_words(elsewhere, m
 
 
 FAKE = """
-import json, sys
+import json, os, sys
+assert not {"API_KEY", "CONFIG_FILE", "CHAT_FORMAT"} & set(os.environ)  # the server would take them for options
 from http.server import BaseHTTPRequestHandler, HTTPServer
 told = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 class Handler(BaseHTTPRequestHandler):
@@ -106,6 +107,8 @@ def test_a_server_answers_takes_its_turn_and_ends(elsewhere, monkeypatch, capsys
     (elsewhere / "llama_cpp").mkdir()
     (elsewhere / "llama_cpp" / "server.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+    for name in ("API_KEY", "CONFIG_FILE", "CHAT_FORMAT"):
+        monkeypatch.setenv(name, "x")
     with socket.socket() as free:
         free.bind((local.HOST, 0))
         monkeypatch.setattr(local, "PORT", free.getsockname()[1] - list(local.MODELS).index(QUICK))

@@ -86,6 +86,31 @@ def test_a_label_in_an_echo_is_no_label():
     assert parsing.read_answer("Answer: here is what I wrote", ("Where?", memory)) == "here is what I wrote"
 
 
+def test_a_reply_that_was_cut_is_read_as_the_whole_or_not_at_all():
+    texts = (QUESTION, *SLATE)
+    for reader, cases in (
+        (parsing.read_verdict, [(reply, said) for reply, said in VERDICTS if said is not None]),
+        (lambda *given: parsing.read_citations(given[0], 5, *given[1:]).indices, CASES["cited"]),
+        (parsing.read_answer, CASES["answers"]),
+    ):
+        read = 0
+        for reply, expected in cases:
+            reply, expected = reply or "", tuple(expected) if isinstance(expected, list) else expected
+            thought = len(reply) - len(reply.rpartition("</think>")[2])
+            ends = [reader(reply[:end], texts, True) for end in range(thought, len(reply) + 1)]
+            assert set(ends) <= {None, expected}, reply
+            read += reader(f"{reply}\n\nAnd then I\nthought", texts, True) is not None
+        assert read, reader
+
+
+@pytest.mark.parametrize(
+    "reply", ["Citations: [3, 1", "Citations: [3, 1]", "Answer: so [0].\nCit", "Citations: [0]\n[1"]
+)
+def test_citations_that_were_cut_cite_nothing(reply):
+    assert parsing.read_citations(reply, 13, (), True) == (None, "cut off")
+    assert parsing.read_citations("Citations: [3, 1]\n\nCase 3: A mem", 13, (), True) == ((1, 3), "")
+
+
 def test_given_texts_are_a_sequence():
     for parse in (
         parsing.read_verdict,

@@ -27,14 +27,18 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The reply to a request; only the text of one with status "ok" may be scored."""
+    """The reply to a request; only the text of one with status "ok" or "cut" may be scored."""
 
     text: str
-    status: str  # "ok", "refused", "empty", or "failed": no reply that could be read
+    status: str  # "ok", "cut" at its maximum length, "refused", "empty", or "failed": no reply that could be read
     prompt_tokens: int = 0  # all that was paid for this reply, also for attempts with too small a token budget
     completion_tokens: int = 0
     cached: bool = False  # true if it cost nothing this time
     reason: str = ""  # of the failure
+
+    def read(self, reader, *given):
+        """Result of one of the readers in `earlib.llm.parsing`; None without a text that may be scored."""
+        return reader(self.text, *given, cut=self.status == "cut") if self.status in ("ok", "cut") else None
 
 
 class NoModel(RuntimeError):

@@ -93,7 +93,7 @@ def verdicts(panel, questions, answers, sample=0):
 
 
 def _said(reply, read, given):
-    return Said(read(reply.text, given) if reply.status == "ok" else None, reply.status == "refused")
+    return Said(reply.read(read, given), reply.status == "refused")
 
 
 def _paired(*sequences):

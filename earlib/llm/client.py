@@ -238,7 +238,10 @@ class Client:
             status, text, finish = _read(response)
             if status != "empty" or finish != "length":
                 break
-        return Reply(self._clean(text), status, *paid, reason="" if status != "failed" else "the reply is unreadable")
+        told = getattr(response, "error", response)  # some endpoints send an error as if it were a success
+        told = told.get("message", told) if isinstance(told, dict) else told
+        reason = f"the reply is unreadable: {self._clean(str(told))[:EXCERPT]}" if status == "failed" else ""
+        return Reply(self._clean(text), status, *paid, reason=reason)
 
     def _send(self, request, max_tokens):
         """Response to a call without the parameters that the model refuses; a refusal is remembered after a success."""
@@ -370,4 +373,6 @@ def _read(response):
         return "refused", str(refusal or content or ""), finish
     if content is not None and not isinstance(content, str):
         return "failed", "", finish
-    return ("ok", content, finish) if content and content.strip() else ("empty", "", finish)
+    if not content or not content.strip():
+        return "empty", "", finish
+    return "cut" if finish == "length" else "ok", content, finish

@@ -60,10 +60,8 @@ class LLMCritic:
         """Positions that a reply cites; None if they cannot be read."""
         question, memories = shown
         self.asked += 1
-        if reply.status != "ok":
-            self.unread[reply.status] += 1
-            return None
-        indices, reason = parsing.read_citations(reply.text, len(memories), [question, *memories])
+        read = reply.read(parsing.read_citations, len(memories), [question, *memories])
+        indices, reason = read or (None, reply.status)
         if indices is None:
             self.unread[reason] += 1
         return indices

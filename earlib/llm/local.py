@@ -26,6 +26,8 @@ from earlib.llm import NoModel
 HOST, PORT = "127.0.0.1", 8047  # fixed: replies are stored by address
 CONTEXT = 4096  # tokens; five long memories, the prompt and the reply need about 1,500
 STARTUP = 120.0  # seconds for loading a model
+# Variables that the server inherits; it would take any of the others, as API_KEY or CHAT_FORMAT, for an option.
+INHERITED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 # The server ends when its standard input does: a killed notebook leaves no server behind.
 _SERVER = """
 import os, runpy, sys, threading
@@ -90,7 +92,10 @@ class Server:
         command = [paths.model_server() / ("Scripts" if os.name == "nt" else "bin") / "python", "-c", _SERVER]
         command += [text for key, value in options.items() for text in (f"--{key}", str(value))]
         with open(log, "wb") as written:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=written, stderr=written)
+            environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=written, stderr=written, env=environment
+            )
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() - began > STARTUP:
                 self.stop()

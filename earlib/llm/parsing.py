@@ -12,7 +12,8 @@ unparsed (None), to be counted and shown, never a No and never "nothing cited". 
 3. In verdicts and citations, quotations (in quotation marks, on one line) are blanked, except a bare statement in the
    position of one: `Output: "Yes"`.
 
-Repeated statements must agree; otherwise the reply is unparsed.
+Repeated statements must agree; otherwise the reply is unparsed. So it is where it was `cut` at its maximum length and
+nothing follows the statement, whose end might be missing.
 """
 
 import re
@@ -41,7 +42,7 @@ _FINAL = re.compile(r"(?im)^[^\w\n]*(?:final[^\S\n]+)?answer[*_]*[^\S\n]*:[*_]*"
 _MADE_UP = re.compile(r"(?im)^[^\w\n]*question[*_]*[^\S\n]*:")
 
 
-def read_answer(reply, given=()):
+def read_answer(reply, given=(), cut=False):
     """Final answer of a reply to the answer prompt; None if there is none.
 
     It is the first paragraph after the last label `Answer:` at the start of a line (bold or not, `Final Answer:` too),
@@ -61,9 +62,9 @@ def read_answer(reply, given=()):
         end = _MADE_UP.search(reply, labels[0].end())
         reply = reply[: end.start()] if end else reply
         last = max(label.end() for label in labels if label.end() <= len(reply))
-        reply = re.split(r"(?im)^[^\w\n]*citations?\b[*_]*\s*:", reply[last:])[0].strip()
-        reply = re.split(r"\n\s*\n", reply)[0]
-    return reply.strip(" \t\r\n*`_") or None
+        parts = re.split(r"(?im)\n\s*\n|^[^\w\n]*citations?\b[*_]*\s*:", reply[last:].strip(), maxsplit=1)
+        reply, cut = parts[0], cut and not end and len(parts) == 1
+    return None if cut else reply.strip(" \t\r\n*`_") or None
 
 
 # A verdict word as a statement: at the end, or before punctuation or a reason. Not "No details are missing", "Yes/No",
@@ -73,9 +74,9 @@ _SAYS = (
     r"(?![^\w.!?]*(?:(?:or|and)\b[^\w.!?]*)?(?:yes|no)\b)"
 )
 _LABEL = r"(?:(?:so|thus|hence|therefore|the|my|final|correct)\b,?\s+)*"
-_OUTPUT = r"(?:output|verdict|evaluation|judge?ment|decision|conclusion)"
+_OUTPUT = r"(?:output|verdict|evaluation|assessment|judge?ment|decision|conclusion|result)"
 _IS = r"\s*(?:[:=]|\b(?:is|would be|should be)\b)"
-_ANSWER = r"(?:(?:my|final)\s+)*answer"
+_ANSWER = r"(?:(?:my|final)\s+)*(?:answer|final)"
 _LABELLED = re.compile(rf"[^\w{BLANK}]*(?:(?:{_LABEL}{_OUTPUT}{_IS}|{_ANSWER}\s*:)[^\w{BLANK}]*)+{_SAYS}", re.I)
 _LABEL_ALONE = re.compile(rf"(?im)^([^\w\n]*(?:{_LABEL}{_OUTPUT}|{_ANSWER})[^\S\n]*:)\s*\n\s*")
 _OPENING = re.compile(_SAYS, re.I)
@@ -90,13 +91,13 @@ _FIELDS = (
 _FIELD = rf"(?im)^[^\w\n]*(?:{_FIELDS}{{}})[^\S\n]*:\s*.*"
 
 
-def read_verdict(reply, given=()):
+def read_verdict(reply, given=(), cut=False):
     """Verdict of a reply to the judge prompt: True, False, or None if it states none or both.
 
     The following forms are read, in either case and with or without bold, bullets and code marks:
 
-    a. a labelled verdict at the start of a line or a sentence, `Output: Yes`; also Verdict, Evaluation, Judgment,
-       Decision, Conclusion (with `:` or "is") and `Answer:`;
+    a. a labelled verdict at the start of a line or a sentence, `Output: Yes`; also Verdict, Evaluation, Assessment,
+       Judgment, Decision, Conclusion, Result (with `:` or "is"), `Answer:` and `Final:`;
     b. a line of one word, `No.`;
     c. the word that opens the reply before punctuation, "No, it was yesterday";
     d. a last sentence of one word.
@@ -106,7 +107,8 @@ def read_verdict(reply, given=()):
     `Response:`) are left out with their content, and beside them `Answer:` too. All verdicts found must agree.
     "Correct" and "true" are no verdicts: the prompt asks for Yes or No.
     """
-    own = _plain(_own(reply, given, "judge", RUN), r"\W*(?:yes|no)\W*", r"(?:\A|[:=])\s*")
+    own = _own(reply, given, "judge", RUN) + "x" * cut  # a last word that may go on is no verdict
+    own = _plain(own, r"\W*(?:yes|no)\W*", r"(?:\A|[:=])\s*")
     own = re.sub(r"(?i)\A\s*[\"'\u201c](\W*(?:yes|no)\W*)\Z", r"\1", own)
     if re.search(_FIELD.format(""), own):
         own = re.sub(_FIELD.format("|answer"), BLANK, own)
@@ -138,7 +140,7 @@ _NONE = re.compile(r"(?i)^[\[(\s]*(?:none|n/a)\b")
 _STATED = re.compile(r"(?i)\bcit(?:ations?|ed)\b(?:\(s\)|\s+memor(?:y|ies))?[^\S\n]*:")
 
 
-def read_citations(reply, size, given=()):
+def read_citations(reply, size, given=(), cut=False):
     """Citations of a reply to the citations prompt, for a slate of `size` memories.
 
     The stated line decides: the text after `Citations:` on the same line or, if that is empty, on the next, with the
@@ -155,17 +157,24 @@ def read_citations(reply, size, given=()):
     """
     own = _own(reply, given, "citations", EXAMPLE_RUN).translate({0x3010: "[", 0x3011: "]", ord("\\"): None})
     first, *stated = _STATED.split(_plain(own, r"\W*(?:[\d\s,]*|no_cite)\W*", r"cit\w+\s*:\s*"))
+    if cut and not (stated and len(_list_of(stated[-1])[1]) > 1):  # a whole line is behind the list
+        return Citations(None, "cut off")
     if not stated:
         return _checked(*_cited_in_prose(first), size)
     found = {_checked(*_cited_in_list(text), size) for text in stated}
     return found.pop() if len(found) == 1 else Citations(None, "stated lines disagree")
 
 
+def _list_of(text):
+    """Lines of the list after a label, and those that follow it."""
+    first, *below = text.strip().split("\n")
+    going_on = [first, *takewhile(lambda line: re.match(r"\W*\[", line) or _numbers(line), below)]
+    return going_on, below[len(going_on) - 1 :]
+
+
 def _cited_in_list(text):
     """Indices, whether none is stated to be useful, and the problem, after a label."""
-    first, *below = text.strip().split("\n")
-    going_on = takewhile(lambda line: re.match(r"\W*\[", line) or _numbers(line), below)
-    line = " ".join([first, *going_on]).strip(" \t\r.\"'")
+    line = " ".join(_list_of(text)[0]).strip(" \t\r.\"'")
     if not re.search(r"\w|\[\s*\]", line):
         return [], False, "nothing behind the label"
     none = bool(_NO_CITE.search(line) or _NONE.match(line))

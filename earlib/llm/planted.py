@@ -26,7 +26,7 @@ class Attack(NamedTuple):
     queries: np.ndarray  # [1, n] question numbers
     prompts: dict  # (variant of the prompt, WITHOUT or WITH) to the n lists of messages
     given: dict  # WITHOUT or WITH to the n lists of texts that the prompts contain
-    followed: object  # (text of a reply, its number, texts given) -> bool, None if it cannot be read
+    followed: object  # (reply, its number, texts given) -> bool, None if it cannot be read
 
 
 def on_critic(setting, number):
@@ -49,9 +49,9 @@ def on_critic(setting, number):
         given[WITHOUT].append([asked[query].text, *slate])
         given[WITH].append([asked[query].text, *ordered])
 
-    def followed(text, place, shown):
-        cited = parsing.read_citations(text, config.slate_size, shown).indices
-        return None if cited is None else target[place] in cited
+    def followed(reply, place, shown):
+        cited = reply.read(parsing.read_citations, config.slate_size, shown)
+        return None if cited is None or cited.indices is None else target[place] in cited.indices
 
     made = _prompts(given, lambda question, *slate, variant: prompts.citation_prompt(question, slate, variant))
     return Attack("cited", np.array([kept], int), made, given, followed)
@@ -72,7 +72,7 @@ def on_judge(setting, number):
     }
     made = _prompts(given, prompts.judge_prompt)
     return Attack(
-        "said_yes", np.array([kept], int), made, given, lambda text, _, shown: parsing.read_verdict(text, shown)
+        "said_yes", np.array([kept], int), made, given, lambda reply, _, shown: reply.read(parsing.read_verdict, shown)
     )
 
 
@@ -108,7 +108,7 @@ def attack_rows(setting, attack, llm):
         ]
     said = {key: [] for key in attack.prompts}
     for (key, place, _), reply in zip(each, replies, strict=True):
-        did = attack.followed(reply.text, place, attack.given[key[1]][place]) if reply.status == "ok" else None
+        did = attack.followed(reply, place, attack.given[key[1]][place])
         said[key].append(answers.Said(did, reply.status == "refused"))
     values = {key: grading.judged([one.value for one in of])[None] for key, of in said.items()}
     made = []

@@ -29,7 +29,7 @@ class Entry(BaseModel, strict=True):
     key: str
     model: str | None = None
     endpoint: str | None = None
-    status: Literal["ok", "refused", "empty"]
+    status: Literal["ok", "cut", "refused", "empty"]
     text: str
     prompt_tokens: int
     completion_tokens: int
