@@ -65,7 +65,7 @@ def read(path, dates=False):
 
 
 def _halved(file):
-    """Whether a file contains half a surrogate pair; the slow parser then keeps it, and its place is named."""
+    """Return True for a file with half a surrogate pair; only the slow parser keeps it, so that its place is named."""
     file.seek(0)
     rest = b""
     while block := file.read(_BUFFER):
