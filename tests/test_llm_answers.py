@@ -1,5 +1,6 @@
 """Answers, verdicts and their rows, with a real HTTP server whose replies the tests determine."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -17,6 +18,7 @@ from earlib.llm.answers import Panel
 SETTING = Setting(dataset="toy", seeds=2)
 NUMBER = 40  # one of them has no gold turn
 ASKED = settings.benchmark("toy").asked
+DAY = "9 May 2023"
 QUESTIONS = [ASKED[number] for number in answers.subset(SETTING, NUMBER)]
 
 
@@ -40,7 +42,7 @@ def judges(body):
 
 def question_of(body):
     said = re.findall(r"\*\*Question\*?\*?:\*?\*? ?(.*)", prompt_of(body))[-1]
-    return next(query for query in QUESTIONS if query.text == said.strip())
+    return next(query for query in QUESTIONS if query.text == said.strip().removeprefix(f"[{DAY}] "))
 
 
 def honest(body):
@@ -94,6 +96,42 @@ def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server
     sent = next(prompt_of(body) for body in server.requests if not judges(body) and question_of(body) == ASKED[number])
     assert all(one.date for one in expected)
     assert "\n".join(f"- [{one.date}] {one.text}" for one in expected) in sent
+
+
+def test_abstentions_are_passed_over_and_a_question_follows_its_date(server, reached, monkeypatch):
+    """For the model and the judge; the slates stay those of their questions."""
+    toy, odd = settings.benchmark("toy"), {QUESTIONS[0].id, QUESTIONS[3].id}
+    asked = tuple(query._replace(date=DAY, abstention=query.id in odd) for query in toy.queries)
+    monkeypatch.setattr(settings, "benchmark", lambda *_: dataclasses.replace(toy, queries=asked))
+    given = Panel("m", "jay", 8)
+    rows = answers.answer_rows(given, SETTING, reached, "retriever")
+    rows += answers.judge_rows(given, SETTING, reached, "retriever")
+    assert [query.text for query in answers.questions_of(given, SETTING)] == [
+        query.text for query in QUESTIONS[:10] if query.id not in odd
+    ]
+    row = by(rows, "j", "retriever")
+    assert (row["measured"], row["n_queries"], row["abstentions"]) == (100, 8, 2)
+    found = settings.candidates_of(SETTING, 20)
+    for body in server.requests:
+        query = question_of(body)
+        assert query.id not in odd and f"[{DAY}] {query.text}" in prompt_of(body)
+        if not judges(body) and (number := ASKED.index(query)) == answers.subset(SETTING, 8)[2]:
+            first = toy.memories[found.index[number, 0]]
+            assert f"[{first.date}] {first.text}" in prompt_of(body)
+    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    assert "2 abstention questions left out" in tables.caption(made, metric="j", variant="retriever")
+    monkeypatch.setattr(settings, "benchmark", lambda *_: toy)
+    assert "abstentions" not in records.record("x", "X", "p", {}, {}, [
+        records.row(**row) for row in answers.answer_rows(given, SETTING, reached, "retriever")
+    ])["rows"][0]  # fmt: skip
+
+
+def test_the_mean_length_of_an_answer_stands_beside_its_verdict(server, reached):
+    server.rule = lambda body: honest(body) if judges(body) else says("word " * 489)
+    rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
+    assert by(rows, "j", "retriever")["answer_words"] == 489 and by(rows, "f1", "retriever")["answer_words"] is None
+    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    assert "489.0 words in an answer of a line" in tables.caption(made, metric="j", variant="retriever")
 
 
 def test_f1_is_that_of_the_answers_and_the_constant_answer_is_chosen_in_training(server, reached):

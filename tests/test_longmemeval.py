@@ -67,7 +67,10 @@ def test_small_file_is_read_whole(tmp_path):
     assert small.memories == tuple(
         Memory(f"q1/{turn}", "q1", "dialogue", session, dates[session], text) for turn, session, text in held
     )
-    assert small.queries == (Query("q1", "q1", "What did I buy?", "a boat", "multi-session", ("q1/answer_1:1",)),)
+    asked = Query(
+        "q1", "q1", "What did I buy?", "a boat", "multi-session", ("q1/answer_1:1",), "2023/05/30 (Tue) 23:40"
+    )
+    assert small.queries == (asked,)
     assert small.audit == () and small.shared_sessions
     assert [one.text for one in dated.memories] == [f"[{one.date}] {one.text}" for one in small.memories]
     assert dated.fingerprint() != small.fingerprint()
@@ -176,6 +179,7 @@ def test_odd_entry_is_kept_and_noted(read, place, value, finding, answer, gold):
     assert [" | ".join(one[:3]) for one in odd.audit] == [f"[0]{finding}"]
     (query,) = odd.queries
     assert (query.answer, len(query.gold)) == (answer, gold)
+    assert query.abstention == query.id.endswith("_abs")
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------

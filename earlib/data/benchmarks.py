@@ -43,6 +43,8 @@ class Query(NamedTuple):
     answer: str
     category: str
     gold: tuple  # ids of the dialogue turns that hold its evidence, each once, in the source's order
+    date: str = ""  # on which it was asked, as printed in the source, "" if it has none
+    abstention: bool = False  # right is to say that the memories do not answer it; `answer` says why
 
 
 class Irregularity(NamedTuple):
@@ -85,10 +87,12 @@ class Benchmark:
     def fingerprint(self):
         """SHA-256 (hex) of all memories and queries in order; two runs with equal ones see the same data."""
         digest, encode = hashlib.sha256(), json.JSONEncoder(separators=(",", ":")).encode
+        unset = tuple(Query._field_defaults.values())
         for start, entries in ("[[", self.memories), ("],[", self.queries):  # piece by piece, to save memory
             digest.update(start.encode())
             for number, entry in enumerate(entries):
-                digest.update(f"{',' if number else ''}{encode(entry)}".encode())
+                held = entry[: -len(unset)] if entry[-len(unset) :] == unset else entry
+                digest.update(f"{',' if number else ''}{encode(held)}".encode())
         digest.update(b"]]")
         return digest.hexdigest()
 

@@ -111,17 +111,17 @@ def retrieve(benchmark, encoder="minilm", depth=20, store="dialogue", device=Non
 
 def _check_ids(benchmark):
     """Raise a ValueError that names a memory id that occurs twice, or a gold id that is no turn of its scope."""
-    turns = defaultdict(set)
     for id, times in Counter(memory.id for memory in benchmark.memories).items():
         if times > 1:
             raise ValueError(f"{benchmark.name}: memory id {id!r}: expected to occur once, found {times} times")
+    turns = defaultdict(set)
     for memory in benchmark.memories:
         turns[memory.scope].update(memory.turns)
     for query in benchmark.queries:
         for id in query.gold:
             if id not in turns[query.scope]:
-                told = f"expected the id of a dialogue memory in scope {query.scope!r}{near(id, sorted(turns[query.scope]))}"
-                raise ValueError(f"{benchmark.name}: question {query.id!r}: gold id {id!r}: {told}")
+                expected = f"the id of a dialogue memory in scope {query.scope!r}{near(id, sorted(turns[query.scope]))}"
+                raise ValueError(f"{benchmark.name}: question {query.id!r}: gold id {id!r}: expected {expected}")
 
 
 def by_words(benchmark, found, depth=20, store="dialogue"):

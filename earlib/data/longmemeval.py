@@ -96,7 +96,8 @@ class _Reader(Fields):
         text, asked = self.take(question, place, question=str, question_date=str)
         answer = self.answer(question, place)
         gold = self.haystack(scope, question, place)
-        if scope.endswith(ABSTENTION):
+        abstention = scope.endswith(ABSTENTION)
+        if abstention:
             self.note(place, "abstention question", f"{len(gold)} turns marked", "the question, without gold")
             gold = []
         elif not gold:
@@ -105,7 +106,7 @@ class _Reader(Fields):
         if asked < latest:  # year first, so that the order of texts is that of time
             self.note(f"{place}.question_date", "asked before the last session", f"{asked} < {latest}", "all sessions")
         category = self.texts.setdefault(category, category)
-        self.queries.append(Query(scope, scope, text, answer, category, tuple(gold)))
+        self.queries.append(Query(scope, scope, text, answer, category, tuple(gold), asked, abstention))
 
     def haystack(self, scope, question, place):
         """Add the memories of all sessions, each once; returns the ids of the marked turns."""

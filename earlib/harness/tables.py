@@ -161,6 +161,8 @@ def caption(record, signs=True, **where):
         _count(run, ("excluded",), "question{s} without gold left out of a seed"),
         _count(run, ("unparsed",), "of the replies of a line could not be read and are not scored"),
         _count([row for row in run if row.get("refused")], ("refused",), "were refused"),
+        _count(run, ("abstentions",), "abstention question{s} left out"),
+        _count(run, ("answer_words",), "words in an answer of a line, on average"),
     ]
     meaning = {"std": "± standard deviation over seeds", "low": "[ ] 95 % interval over questions"}
     spread = [text for key, text in meaning.items() if any(row[key] is not None for row in run)]

@@ -1,6 +1,7 @@
 """Answers to questions by a language model that reads a slate, and a judge's verdicts on them: the paper's F1 and J.
 
 Controls beside them: a constant answer, the judge's verdicts on planted answers, and a second pass of the judge.
+Abstention questions are left out: the paper's rubric does not grade them, and its values fit denominators without them.
 """
 
 from itertools import chain, product
@@ -24,7 +25,7 @@ class Panel(NamedTuple):
 
     llm: str  # a name for `models.connect`
     judge: str
-    questions: int  # the first of seed 0's evaluation questions, including those without gold turns
+    questions: int  # the first of seed 0's evaluation questions, with those without gold turns, without abstentions
 
 
 class Said(NamedTuple):
@@ -43,11 +44,17 @@ class Graded(NamedTuple):
 
 def subset(setting, number):
     """Numbers of a panel's questions, `[n]`: a random part, since seed 0 draws its evaluation questions."""
-    return _split(setting)[1][:number]
+    return _split(setting)[1][_places(setting, number)]
 
 
 def _split(setting):
     return settings.split([query.scope for query in settings.benchmark(setting.dataset).asked], setting, 0)
+
+
+def _places(setting, number):
+    """Places of a panel's questions among seed 0's evaluation questions."""
+    asked = settings.benchmark(setting.dataset).asked
+    return np.flatnonzero([not asked[at].abstention for at in _split(setting)[1]])[:number]
 
 
 def questions_of(panel, setting):
@@ -59,12 +66,18 @@ def questions_of(panel, setting):
 def slate_texts(setting, numbers, slates):
     """Memories of the slates `[n, s]` of questions `[n]` as the model reads them, each after its session's date.
 
-    Retrieval does not see the dates; without them the model could not resolve expressions such as "yesterday".
+    Retrieval does not see the dates; without them the model could not resolve expressions such as "yesterday". For the
+    same reason a question follows its date, where it has one, for the model and for the judge.
     """
     index = settings.candidates_of(setting, Config().depth).index.numpy()
     memories = settings.benchmark(setting.dataset, setting.captions, setting.dates).memories
     slates = [[memories[row] for row in rows] for rows in np.take_along_axis(index[numbers], slates, 1)]
-    return [[f"[{one.date}] {one.text}" if one.date else one.text for one in slate] for slate in slates]
+    return [[one.text if setting.dates else dated(one) for one in slate] for slate in slates]
+
+
+def dated(entry):
+    """Text of a memory or a question after its date."""
+    return f"[{entry.date}] {entry.text}" if entry.date else entry.text
 
 
 def generate(panel, setting, slates):
@@ -72,9 +85,9 @@ def generate(panel, setting, slates):
     client, questions, numbers = connect(panel.llm), questions_of(panel, setting), subset(setting, panel.questions)
     texts = [read for slate in slates.values() for read in slate_texts(setting, numbers, slate)]
     given = _paired(questions * len(slates), texts)
-    asked = [Request(prompts.answer_prompt(one.text, read), reply_tokens(panel.llm)) for one, read in given]
+    asked = [Request(prompts.answer_prompt(dated(one), read), reply_tokens(panel.llm)) for one, read in given]
     replies = client.ask(asked)
-    said = [_said(reply, parsing.read_answer, [one.text, *read]) for reply, (one, read) in _paired(replies, given)]
+    said = [_said(reply, parsing.read_answer, [dated(one), *read]) for reply, (one, read) in _paired(replies, given)]
     if client.estimating:  # the judge's usage is estimated too, on answers of about the right length
         said = [Said(one.answer) for one, _ in given]
     return {name: said[at * len(questions) :][: len(questions)] for at, name in enumerate(slates)}
@@ -83,7 +96,7 @@ def generate(panel, setting, slates):
 def verdicts(panel, questions, answers, sample=0):
     """Verdicts on answers, one a question; unreadable answers get none. Another `sample` is a second pass."""
     client, found = connect(panel.judge), list(answers)
-    given = {at: (one.text, one.answer, said.value) for at, (one, said) in enumerate(_paired(questions, answers))}
+    given = {at: (dated(one), one.answer, said.value) for at, (one, said) in enumerate(_paired(questions, answers))}
     given = {at: texts for at, texts in given.items() if texts[-1] is not None}
     tokens = reply_tokens(panel.judge)
     replies = client.ask([Request(prompts.judge_prompt(*one), tokens, sample=sample) for one in given.values()])
@@ -103,7 +116,8 @@ def _paired(*sequences):
 def graded(panel, setting, slates):
     """Answers and verdicts of each system and of the constant answer that does best on the training questions."""
     said, asked = generate(panel, setting, slates), settings.benchmark(setting.dataset).asked
-    constant = grading.constant_answer([asked[number].answer for number in _split(setting)[0]])
+    learned = [asked[number].answer for number in _split(setting)[0] if not asked[number].abstention]
+    constant = grading.constant_answer(learned)
     said[CONSTANT] = [Said(constant)] * len(subset(setting, panel.questions))
     found = iter(verdicts(panel, questions_of(panel, setting) * len(said), [*chain(*said.values())]))
     return {name: Graded(one, [next(found) for _ in one]) for name, one in said.items()}
@@ -143,8 +157,10 @@ def answer_rows(panel, setting, reached, baseline, names=None, categories=None, 
     names, types = list(names or (*reached, CONSTANT)), ["all types", *categories] if categories else [None]
     about = {"f1": {"llm": panel.llm}, "j": {"llm": panel.llm, "judge": panel.judge}}
     of_type = {kind: {"category": kind} if kind else {} for kind in types}
+    places = _places(setting, panel.questions)
+    passed_over = int(places.max(initial=-1)) + 1 - len(places)
     try:
-        given = graded(panel, setting, {name: one.slates[0, : panel.questions] for name, one in reached.items()})
+        given = graded(panel, setting, {name: one.slates[0, places] for name, one in reached.items()})
     except NoModel as error:
         wanted = product(METRICS, types, names)
         return [dash(setting, name, metric, error, **about[metric], **of_type[t], **keys) for metric, t, name in wanted]
@@ -158,6 +174,10 @@ def answer_rows(panel, setting, reached, baseline, names=None, categories=None, 
             lost = [said for said, here in _paired(replies, counts[0]) if here and said.value is None]
             refused = sum(said.refused for said in lost)
             told = {**about[metric], **of_type[kind], **keys, "unparsed": len(lost) - refused, "refused": refused}
+            told["abstentions"] = passed_over or None
+            words = [len(said.value.split()) for said, here in _paired(given[name].answers, counts[0])
+                     if here and said.value is not None]  # fmt: skip
+            told["answer_words"] = round(sum(words) / len(words), 1) if words and metric == "j" else None
             against = None if name == baseline else part[baseline]
             made.append(reply_row(setting, name, metric, part[name], np.where(counts, queries, -1), against, **told))
     return made
@@ -205,7 +225,9 @@ def judge_rows(panel, setting, reached, baseline, **keys):
     told = {"judge": panel.judge, **keys}
     try:
         found = verdicts(panel, [questions[one.question] for one in tried], [Said(one.candidate) for one in tried])
-        said = generate(panel, setting, {baseline: reached[baseline].slates[0, : panel.questions]})[baseline]
+        said = generate(panel, setting, {baseline: reached[baseline].slates[0, _places(setting, panel.questions)]})[
+            baseline
+        ]
         passes = [[one.value for one in verdicts(panel, questions, said, sample)] for sample in (0, 1)]
     except NoModel as error:
         right = [dash(setting, None, "judge_right", error, candidate=name, **told) for name in JUDGED.values()]

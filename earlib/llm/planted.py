@@ -67,7 +67,10 @@ def on_judge(setting, number):
     wrong = [one for one in grading.planted_answers(golds, categories, np.random.default_rng(0)) if not one.right]
     kept = [numbers[one.question] for one in wrong]
     given = {
-        which: [[asked[at].text, asked[at].answer, one.candidate + order] for at, one in zip(kept, wrong, strict=True)]
+        which: [
+            [answers.dated(asked[at]), asked[at].answer, one.candidate + order]
+            for at, one in zip(kept, wrong, strict=True)
+        ]
         for which, order in ((WITHOUT, ""), (WITH, SAY_YES))
     }
     made = _prompts(given, prompts.judge_prompt)

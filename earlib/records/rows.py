@@ -20,6 +20,8 @@ class Row(BaseModel, extra="allow", **FORM):
     excluded: int | None = Field(None, description="questions without any gold memory, left out; the most of a seed")
     unparsed: int | None = Field(None, description="replies of a language model that could not be parsed; not scored")
     refused: int | None = Field(None, description="those in which it declined to answer; not scored")
+    abstentions: int | None = Field(None, description="abstention questions left out, which the rubric does not grade")
+    answer_words: float | None = Field(None, description="mean length of the answers that were judged")
     seeds: int | None = Field(None, description="number of seeds")
     measured: float | None = None
     std: float | None = Field(None, description="standard deviation over seeds")
