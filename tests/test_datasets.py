@@ -219,6 +219,13 @@ def test_empty_turn_keeps_the_speaker_and_the_caption(tmp_path):
     assert locomo.read(written(tmp_path, captioned)).memories[0].text == "Ann: [shares a boat]"
 
 
+def test_a_corrected_file_is_read_under_its_own_name(tmp_path):
+    path = tmp_path / "corrected.json"
+    path.write_text(json.dumps([changed(SAMPLE, (*QUESTION, "evidence"), ["D1:2"])]))
+    corrected = load("locomo", file=path)
+    assert corrected.name == "LoCoMo (corrected.json)" and corrected.queries[0].gold == ("conv-1/D1:2",)
+
+
 def test_half_a_surrogate_pair_is_named_with_its_turn(tmp_path):
     path = written(tmp_path, changed(SAMPLE, (*TURN, "text"), "a boat \ud83d!"))
     refused(path, "conv-1 conversation.session_1[0].text: expected a text in Unicode, found half a surrogate pair in")

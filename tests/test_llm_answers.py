@@ -131,7 +131,9 @@ def test_the_mean_length_of_an_answer_stands_beside_its_verdict(server, reached)
     rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
     assert by(rows, "j", "retriever")["answer_words"] == 489 and by(rows, "f1", "retriever")["answer_words"] is None
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
-    assert "489.0 words in an answer of a line" in tables.caption(made, metric="j", variant="retriever")
+    assert "( ) mean length of the answers" in tables.caption(made, metric="j")
+    shown = tables.table(made, metric="j").to_string()
+    assert shown.count("(489 words)") == 2 and "] (489 words)" in shown
 
 
 def test_f1_is_that_of_the_answers_and_the_constant_answer_is_chosen_in_training(server, reached):

@@ -109,7 +109,7 @@ def load(name, captions=True, dates=False, **options):
     dates : bool
         Prepend `[{session date}] ` to the text of a turn.
     **options
-        Specific to the dataset: `seed` and `conversations` of the toy benchmark, `file` of LongMemEval.
+        Specific to the dataset: `seed` and `conversations` of the toy benchmark, `file` of LoCoMo and LongMemEval.
 
     Returns
     -------

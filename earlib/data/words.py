@@ -21,7 +21,10 @@ _NONE = np.zeros((2, 0), np.int32)
 
 
 def content_words(texts):
-    """The words of each text, as lists, without English stop words and single letters: those of `bm25s.tokenize`."""
+    """The words of each text, as lists, without English stop words and single letters: those of `bm25s.tokenize`.
+
+    A script without spaces (Chinese, Japanese, Thai) gives a word a clause, which hardly ever matches.
+    """
     words = (_WORD.findall(text.lower()) for text in texts)
     return [[word for word in one if word not in _STOP] for one in words]
 

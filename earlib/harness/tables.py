@@ -136,6 +136,7 @@ def _measured(row):
         return "–"
     measured, std, low, high = (_number(row[key], row["metric"]) for key in ("measured", "std", "low", "high"))
     text = measured + (f" ± {std}" if std else "") + (f" [{low}, {high}]" if low else "")
+    text += f" ({row['answer_words']:g} words)" if row.get("answer_words") else ""
     return text + (" *" if row.get("sees_gold") else "")
 
 
@@ -162,10 +163,10 @@ def caption(record, signs=True, **where):
         _count(run, ("unparsed",), "of the replies of a line could not be read and are not scored"),
         _count([row for row in run if row.get("refused")], ("refused",), "were refused"),
         _count(run, ("abstentions",), "abstention question{s} left out"),
-        _count(run, ("answer_words",), "words in an answer of a line, on average"),
     ]
     meaning = {"std": "± standard deviation over seeds", "low": "[ ] 95 % interval over questions"}
-    spread = [text for key, text in meaning.items() if any(row[key] is not None for row in run)]
+    meaning["answer_words"] = "( ) mean length of the answers"
+    spread = [text for key, text in meaning.items() if any(row.get(key) is not None for row in run)]
     parts = [_measured_on(run), _setting(run), ", ".join(filter(None, counts))]
     if signs:
         direction = f"Direction compared with {_joined(baselines)}" if baselines else ""
