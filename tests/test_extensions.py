@@ -8,6 +8,7 @@ import torch
 
 from earlib import records
 from earlib.core.config import ASSIMILATION, HYBRID, Config
+from earlib.core.learner import Learner
 from earlib.data import candidates
 from earlib.experiments import comparisons, runs, settings
 from earlib.experiments.settings import Setting
@@ -135,7 +136,7 @@ def test_a_stream_is_answered_before_it_is_learned_from():
     streamed = drift.run_stream(setting, config)
     order = torch.from_numpy(streamed.queries[[1]])
     for stop in (0, 4, 40):
-        learner = runs.Learner(config, found, runs.critic_of(config, found, (1,), order), (1,))
+        learner = Learner(config, found, runs.critic_of(config, found, (1,), order), (1,))
         steps = learner.train(order)
         for _ in range(stop // 4):
             next(steps)
@@ -157,7 +158,7 @@ def test_a_conversation_is_asked_again_as_soon_as_its_last_question_was_learned_
         drift.run_stream(Setting(**TOY), config),
     )
     order, place = torch.from_numpy(streamed.queries[[1]]), streamed.place[1]
-    learner = runs.Learner(config, found, runs.critic_of(config, found, (1,), order), (1,))
+    learner = Learner(config, found, runs.critic_of(config, found, (1,), order), (1,))
     steps, in_time, late = learner.train(order), [], []
 
     def recall(at):

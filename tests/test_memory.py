@@ -630,7 +630,9 @@ def test_signals_that_raise_leave_whole_changes(tmp_path, monkeypatch):
                     change(number)
                 finally:
                     armed[0] = False
-            except Alarm:
+            except Exception as error:  # libraries may raise their own from it, as numpy does
+                if not isinstance(error.__cause__ or error, Alarm):
+                    raise
                 hits += 1
                 armed[0] = False
     finally:

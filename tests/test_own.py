@@ -380,7 +380,7 @@ def test_a_package_brings_a_dataset_and_an_encoder(folder, tmp_path):
     variables = os.environ | {"PYTHONPATH": f"{site}:{EXAMPLE.parents[1]}"}
     done = subprocess.run([sys.executable, "-c", command], env=variables, capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines()[:2] == ["My chats", "(1, 24)"], done.stderr
-    assert "tab01_dataset_stats--dataset-mychats: done" in done.stdout, done.stderr
+    assert "[1/1] tab01_dataset_stats--dataset-mychats" in done.stdout, done.stderr
 
 
 # -- K -----------------------------------------------------------------------------------------------------------------
