@@ -149,7 +149,7 @@ def workers(rounds=3):
 
     def one_after_another():
         for job in jobs.values():
-            runs.keep(job, runs.compute_run(job.setting, job.config, job.found))
+            runs.keep(job, runs.compute_run(job.setting, job.config, job.found, job.splits))
 
     def kept():
         return [values.tobytes() for job in jobs.values() for values in runs.cached(job)]

@@ -386,6 +386,36 @@ def train(
     return out
 
 
+# ---------------------------------------------------------------------------------------------- RMM
+
+
+def rmm_update(W_q, W_m, query, memories, u, cite, s, tau=0.5, b=0.5, eta=0.001):
+    """The update of RMM for one query, in the formulas of RMM (arXiv 2503.08026v2) and as a plain gradient step.
+
+    RMM does not say how P(M_M | q, M_K) of a slate is made of the p of its members; here it is their product.
+
+    Parameters
+    ----------
+    u : uniforms of the Gumbel noise, [K]
+    cite : function slate -> R of its members, +1 (cited) or -1
+
+    Returns
+    -------
+    slate, W_q, W_m
+    """
+    W_q, W_m = (W.detach().clone().requires_grad_() for W in (W_q, W_m))
+    q = query + W_q @ query  # q' = q + W_q q
+    ms = [m + W_m @ m for m in memories]  # m' = m + W_m m
+    perturbed = [q @ m + g for m, g in zip(ms, gumbel(u), strict=True)]  # s~_i = s_i + g_i with s_i = q' . m'_i
+    p = torch.stack([one / tau for one in perturbed]).softmax(0)  # p = softmax(s~ / tau)
+    slate = top([one.item() for one in perturbed], s)
+    steps = [torch.zeros_like(W_q), torch.zeros_like(W_m)]
+    for i, R in zip(slate, cite(slate), strict=True):
+        gradients = torch.autograd.grad(torch.log(p[i]), (W_q, W_m), retain_graph=True)
+        steps = [step + eta * (R - b) * G for step, G in zip(steps, gradients, strict=True)]  # eta (R - b) grad log P
+    return slate, *(W.detach() + step for W, step in zip((W_q, W_m), steps, strict=True))
+
+
 # ---------------------------------------------------------------------------------------------- Inference
 
 

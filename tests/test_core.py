@@ -196,6 +196,37 @@ def test_any_combination_is_the_reference_s(options, masked, seed):
     assert_same(steps, plain)
 
 
+def test_the_printed_baseline_learns_by_the_formulas_of_rmm():
+    """Its loss is a mean over the slate and RMM's a sum, so that its rate is s times as large for the same step."""
+    config = small(variant="rmm_printed_p", optimizer="sgd", batch_size=1, learning_rate=0.3, init="normal")
+    found, seeds, length = problem(9), (4,), 25
+    order = orders(seeds, len(found.query), length)
+    learner, steps, _, _, _ = both(config, found, seeds, order)
+    uniforms = randomness.draw(config, seeds, order, config.depth, len(found.query), "train")
+    weights = [W[0].double() for W in start(config, seeds, found.query.shape[1])]
+    for n, (step, _, after) in enumerate(steps):
+        x = order[0, n]
+        said = step.exploration.citations[0, 0, 0].tolist()
+        given = found.query[x], found.bank[found.index[x]], uniforms.slate[0, n, 0], lambda slate: said  # noqa: B023
+        slate, *weights = reference.rmm_update(*weights, *given, config.slate_size, eta=0.3 / config.slate_size)
+        assert step.exploration.slates[0, 0, 0].tolist() == slate
+        torch.testing.assert_close([W[0] for W in after], weights, rtol=1e-9, atol=1e-12)
+    assert (weights[0] - learner.adapter.parameters[0][0].detach()).abs().max() < 1e-9 < weights[0].std()
+
+
+def test_under_the_defaults_the_gumbel_temperature_acts_nowhere():
+    """Appendix A.1 prints tau = 0.5; it enters where a slate is drawn, or p is taken, after a division by it."""
+    found, seeds = problem(5), (0,)
+    order = orders(seeds, len(found.query), 40)
+
+    def differ(**changes):
+        one, other = (trained(small(**changes, temperature=tau), found, seeds, order) for tau in (0.5, 3.0))
+        return any(not torch.equal(*parts) for parts in zip(one, other, strict=True))
+
+    assert not any(differ(variant=name) for name in ("rmm", "explorer_training", "buffer_training", "ear"))
+    assert differ(variant="rmm_printed_p") and differ(replay_slate="scaled") and differ(replay_slate="softmax")
+
+
 def test_one_update_in_float32_is_the_reference_s():
     config = small(optimizer="sgd", learning_rate=1.0)
     found = problem(2, width=64)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earlib import paper
+from earlib.experiments.settings import ANY_TYPE, HELD_OUT
 from earlib.paper import granularity
 
 fractions = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -83,3 +84,71 @@ def test_what_is_shown_fits_the_number_beside_it():
                     k, n = map(int, text.split("/"))
                     half = Fraction(1, 2 * 10 ** len(line["printed"].partition(".")[2]))
                     assert abs(Fraction(100 * k, n) - Fraction(line["printed"])) <= half
+
+
+# -- the arithmetic of the readings
+
+
+def fitting(n, runs=1, **where):
+    """Printed percentages that are k/(n runs), and all of them."""
+    printed = [row["printed"] for row in paper.reported(**where)]
+    return [one for one in printed if granularity.matching_count(one, n, runs) is not None], printed
+
+
+def said(name):
+    return " ".join(paper.open_choices()[name]["reading"].split())
+
+
+def test_one_held_out_set_by_the_printed_numbers_of_longmemeval():
+    n = HELD_OUT["longmemeval"][ANY_TYPE]
+    found = {metric: fitting(n, 3, id="tab02", dataset="longmemeval", metric=metric) for metric in ("hitrate@5", "j")}
+    assert all(fits == every and len(every) == 9 for fits, every in found.values())
+    for metric in found:
+        fits, every = fitting(n, id="tab02", dataset="longmemeval", metric=metric, variant="retriever")
+        assert fits == every and len(every) == 3
+    assert n == 93 and 3 * n == 279 and sum(HELD_OUT["longmemeval"].values()) == 100
+    assert "all 18 Hitrates and J of Table 2 are k/279" in said("one_held_out_set")
+    assert "the six of the retriever k/93" in said("one_held_out_set") and "of which 7 would" in said(
+        "one_held_out_set"
+    )
+
+
+def test_one_held_out_set_by_the_printed_numbers_of_locomo():
+    kept, reading = HELD_OUT["locomo"], said("one_held_out_set")
+    by_type = {kind: fitting(n, id="tab05", category=kind) for kind, n in kept.items()}
+    assert {one for fits, every in by_type.values() for one in every if one not in fits} == {"54.33", "16.67"}
+    assert sum(len(fits) for fits, _ in by_type.values()) == 22 and sum(kept.values()) == 308
+    assert "22 of the 24 numbers of Table 5" in reading and f"{100 * 94 / 173:.2f}" == "54.34"
+    for kind, n in kept.items():
+        assert f"k/{n} ({paper.label(kind)})" in reading
+    assert len(fitting(308, id="tab04", metric="j")[0]) == len(fitting(308, id="tab04", metric="j")[1]) == 6
+    found = [fitting(924, id="tab02", dataset="locomo", metric=metric) for metric in granularity.COUNTED]
+    others = {one for fits, every in found for one in every if one not in fits}
+    assert (sum(len(every) for _, every in found), len(others)) == (27, 14) and "14 of the 27" in reading
+    whole = {one: granularity.matching_count(one, 1540) for one in others}
+    whole = {one: k for one, k in whole.items() if k is not None}
+    assert whole == {"42.60": 656, "52.01": 801, "55.06": 848, "79.61": 1226}
+    assert "42.60 and 52.01 are 656/1,540 and 801/1,540" in reading and "so are 55.06 and 79.61 of EAR" in reading
+    rows = [row for row in paper.reported("tab02", dataset="locomo") if row["printed"] in whole]
+    assert {row["printed"]: row["variant"] for row in rows} == {
+        "42.60": "retriever", "52.01": "retriever", "55.06": "ear", "79.61": "ear",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "runs", "share"), [(93, 3, "2.8 %"), (308, 3, "9.2 %"), (1540, 1, "15.4 %")])
+def test_how_many_percentages_fit_by_chance(n, runs, share):
+    every = [f"{number / 100:.2f}" for number in range(10_001)]
+    fits = [one for one in every if granularity.matching_count(one, n, runs) is not None]
+    assert f"{100 * len(fits) / len(every):.1f} %" == share and share in said("one_held_out_set")
+
+
+def test_recall_by_the_printed_numbers():
+    recalls = {n: fitting(n, id="tab05", category=kind, metric="recall@5") for kind, n in HELD_OUT["locomo"].items()}
+    assert (
+        sum(len(fits) for fits, _ in recalls.values()) == 14 and sum(len(every) for _, every in recalls.values()) == 16
+    )
+    assert "1.89" in recalls[53][0] and granularity.matching_count("1.89", 53) == 1
+    fits, every = fitting(93, 3, id="tab02", dataset="longmemeval", metric="recall@5")
+    assert fits == ["62.37", "66.67"] and len(every) == 9
+    for words in ("1.89 of Multi Hop is 1/53", "14 of the 16 Recalls", "2 of the 9 Recalls", "62.37 and 66.67"):
+        assert words in said("recall_at_5")

@@ -49,7 +49,7 @@ def serial(job):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return runs.compute_run(job.setting, job.config, job.found)
+        return runs.compute_run(job.setting, job.config, job.found, job.splits)
     finally:
         torch.set_num_threads(threads)
 
@@ -75,10 +75,9 @@ def test_runs_on_workers_are_bit_for_bit_those_without(client, empty, variants, 
 
 def test_the_candidates_that_are_sent_are_those_of_the_run():
     found = planned("ear", seeds=1).popitem()[1].found
-    sent = grid.unpacked(grid.packed(found), found.scopes)
+    sent = grid.unpacked(grid.packed(found))
     assert torch.equal(sent.memory, found.memory) and len(sent.bank) == len(found.index.unique())
     assert torch.equal(sent.index.argsort(stable=True), found.index.argsort(stable=True))  # ties go the same way
-    assert sent.scopes == found.scopes
     for name in ("query", "gold", "gold_count"):
         assert torch.equal(getattr(sent, name), getattr(found, name))
 

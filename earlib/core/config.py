@@ -84,7 +84,7 @@ class Config(Checked):
     objective: Literal["reward", "softmax", "contrastive", "logistic", "plackett-luce"] = "reward"
     softmax_temperature: float = Field(1.0, gt=0)  # by which scores are divided in the loss; the paper has none
     baseline: float = 0.5  # b: action-independent baseline (Appendix A.1)
-    # p_phi (Eq. 4): softmax over all candidates; with the slate's noise; without replacement.
+    # p_phi (Eq. 4): softmax over all candidates; with the slate's noise, divided by tau; without replacement.
     likelihood: Literal["clean", "noisy", "plackett-luce"] = "clean"
 
     # Experience Buffer
@@ -94,7 +94,8 @@ class Config(Checked):
     replay_current: bool = False  # the current query's experience may be replayed too; Eq. 15 has r < n
     # Top s of z + g; of z / tau + g; or a draw without replacement from softmax((z + g) / tau) (Appendix A.1).
     replay_slate: Literal["gumbel", "scaled", "softmax"] = "gumbel"
-    temperature: float = Field(0.5, gt=0)  # tau: Gumbel temperature, where a reading uses it (Appendix A.1)
+    # tau: Gumbel temperature (Appendix A.1); used by likelihood "noisy" and replay_slate "scaled" and "softmax" alone.
+    temperature: float = Field(0.5, gt=0)
     # O^(n) (Appendix A.1; Eq. 11): candidates never shown to the critic count as -1, or not at all.
     unseen: Literal["negative", "left out"] = "negative"
     # y-bar (Eq. 12; Algorithm 1): citations averaged over the rounds that showed them, or over T.
@@ -140,6 +141,8 @@ _SIDE = {"side": 0.4}  # as much as lambda_rel: the paper names no weight
 VARIANTS = {
     "retriever": Variant({}, learns=False),
     "rmm": Variant({**_RMM, "replay_size": 0}),
+    # As RMM itself prints it: p = softmax((z + g) / tau), where z = q~ . m~ is not normalised.
+    "rmm_printed_p": Variant({**_RMM, "replay_size": 0, "likelihood": "noisy", "normalise": False}),
     "explorer_training": Variant({"replay_size": 0}),
     "buffer_training": Variant(_RMM),
     "ear_adapter": Variant({}),

@@ -57,6 +57,7 @@ class Job(NamedTuple):
     setting: Setting
     config: Config  # with irrelevant options reset to their defaults
     found: first_stage.Candidates
+    splits: dict  # by seed: numbers of the training questions, in order, and of the evaluation questions
     key: str
 
 
@@ -71,7 +72,7 @@ def run(setting, config, only=None):
     wanted = job(setting, config, only)
     result = cached(wanted)
     if result is None:
-        result = compute_run(setting, wanted.config, wanted.found, only)
+        result = compute_run(setting, wanted.config, wanted.found, wanted.splits)
         keep(wanted, result)
     return result
 
@@ -82,7 +83,8 @@ def job(setting, config, only=None):
         replay = ("replay_weight", "replay_choice", "replay_current", "replay_slate", "unseen", "aggregate")
         config = config.model_copy(update={name: Config.model_fields[name].default for name in replay})
     found = candidates_of(setting, config.depth)
-    return Job(setting, config, found, _key(setting, config, found, only))
+    splits = {seed: split(found.scopes, setting, seed) for seed in (range(setting.seeds) if only is None else only)}
+    return Job(setting, config, found, splits, _key(setting, config, found, only))
 
 
 def cached(job):
@@ -96,16 +98,15 @@ def keep(job, result):
     cache.save("runs", job.key, result._asdict())
 
 
-def compute_run(setting, config, found, only=None):
-    """Train and evaluate as `run` does, without the cache."""
-    seeds, groups, parts = range(setting.seeds) if only is None else only, {}, {}
-    for seed in seeds:  # those whose splits have the same sizes run side by side
-        train, evaluation = split(found.scopes, setting, seed)
+def compute_run(setting, config, found, splits):
+    """Train and evaluate as `run` does, without the cache; fields of a Job, of whose candidates tensors are enough."""
+    groups, parts = {}, {}
+    for seed, (train, evaluation) in splits.items():  # those whose splits have the same sizes run side by side
         groups.setdefault((len(train), len(evaluation)), []).append((seed, train, evaluation))
     for group in groups.values():
         alike, train, evaluation = zip(*group, strict=True)
         parts |= _by_seed(_run_group(setting, config, found, alike, np.stack(train), np.stack(evaluation)), alike)
-    return _merged([parts[seed] for seed in seeds])
+    return _merged([parts[seed] for seed in splits])
 
 
 def _run_group(setting, config, found, seeds, train, evaluation):

@@ -1,5 +1,6 @@
 """Settings: the data that a system is run on, and the questions that it learns from."""
 
+from collections import Counter
 from functools import lru_cache
 from typing import Literal
 
@@ -12,6 +13,14 @@ from earlib.data import benchmarks
 from earlib.data import candidates as first_stage
 
 TRAINED_SHARE = 0.8
+HELD_OUT_SEED = 308  # of the one permutation from which the fixed split takes its evaluation questions
+# How many it takes of each kind, which is the type of a question with a gold turn: the numbers that the paper's
+# percentages are over (`one_held_out_set` in earlib/paper/readings.yaml). None: a type that the paper does not name.
+ANY_TYPE, WITHOUT_GOLD = "any type", "without a gold turn"
+HELD_OUT = {
+    "locomo": {"single-hop": 173, "multi-hop": 53, "temporal": 64, "open-domain": 18},
+    "longmemeval": {ANY_TYPE: 93, WITHOUT_GOLD: 7},
+}
 
 
 class Setting(Checked):
@@ -27,7 +36,8 @@ class Setting(Checked):
     encoder: str = "minilm"
     store: Literal["dialogue", "observation", "both"] = "dialogue"  # memories that are searched
     first_stage: Literal["dense", "hybrid"] = "dense"  # candidates by cosine, or by its ranking fused with BM25's
-    split: Literal["random", "conversation"] = "random"  # unit of the held-out evaluation set
+    # Evaluation questions: a random fifth of each seed's own; a fifth of the conversations; the same for all seeds.
+    split: Literal["random", "conversation", "fixed"] = "random"
     reranker: Literal["none", "bm25", "monot5"] = "none"  # its scores are side information of the Explorer
     seeds: int = Field(3, ge=1)  # seeds 0 to seeds - 1
     captions: bool = True  # the text of a turn includes the caption of a shared image
@@ -80,14 +90,15 @@ def split(scopes, setting, seed):
     """Split questions into a training and an evaluation set.
 
     Seed i uses `numpy.random.default_rng(i)`. Random: the first 80 % of a permutation train, in that order. By
-    conversation: a random fifth of the conversations is held out, and the other questions train, permuted. Later epochs
-    permute the training questions again. With `validate_on_training` the last fifth of the training questions, or a
-    random fifth of the training conversations, replaces the evaluation set and is not trained on.
+    conversation: a random fifth of the conversations is held out, and the other questions train, permuted. Fixed: the
+    questions of `held_out` are evaluated, and the others train, permuted. Later epochs permute the training questions
+    again. With `validate_on_training` the last fifth of the training questions, or a random fifth of the training
+    conversations, replaces the evaluation set and is not trained on.
 
     Parameters
     ----------
     scopes : sequence of str
-        The conversation of each question; ValueError if there are too few to train on.
+        The conversation of each question of the setting's dataset; ValueError if there are too few to train on.
     setting : Setting
     seed : int
 
@@ -107,21 +118,61 @@ def split(scopes, setting, seed):
         drawn = rng.choice(present, max(1, round((1 - TRAINED_SHARE) * len(present))), replace=False)
         return np.isin(scope[questions], drawn)
 
-    if setting.split == "random":
-        learned, kept = cut(rng.permutation(len(scope)))
+    if setting.split == "conversation":
+        apart = is_held_out(np.arange(len(scope)))
+        learned, kept = rng.permutation(np.flatnonzero(~apart)), np.flatnonzero(apart)
+        if setting.validate_on_training:
+            apart = is_held_out(learned)
+            learned, kept = learned[~apart], learned[apart]
+    else:
+        if setting.split == "fixed":
+            kept = held_out(setting)
+            learned = rng.permutation(np.setdiff1d(np.arange(len(scope)), kept))
+        else:
+            learned, kept = cut(rng.permutation(len(scope)))
         if setting.validate_on_training:
             learned, kept = cut(learned)
-    else:
-        held_out = is_held_out(np.arange(len(scope)))
-        learned, kept = rng.permutation(np.flatnonzero(~held_out)), np.flatnonzero(held_out)
-        if setting.validate_on_training:
-            held_out = is_held_out(learned)
-            learned, kept = learned[~held_out], learned[held_out]
     if not len(learned):
         found = f"{len(scope)} question(s) of {len(names)} conversation(s)"
         raise ValueError(f"split {setting.split}: {found} leave none to learn from; expected more of them")
     learned = learned[: setting.train_queries]
     return np.concatenate([learned, *(rng.permutation(learned) for _ in range(setting.epochs - 1))]), kept
+
+
+def held_out(setting):
+    """Evaluation questions of the fixed split, `[E]`: the same, in the same order, whatever the seed.
+
+    They are the first of one permutation: as many of each kind as `HELD_OUT` says of the dataset, else the last fifth.
+
+    Raises
+    ------
+    ValueError
+        If no question of the dataset has a gold turn, or if it has fewer questions of a kind than wanted.
+    """
+    asked = benchmark(setting.dataset, setting.captions, setting.dates).asked
+    if not any(query.gold for query in asked):
+        raise ValueError(
+            f"split fixed: none of the {len(asked)} questions of {setting.dataset} has a gold turn, so that retrieval "
+            "cannot be evaluated; name gold turns in the dataset"
+        )
+    order = np.random.default_rng(HELD_OUT_SEED).permutation(len(asked))
+    wanted = HELD_OUT.get(setting.dataset)
+    if wanted is None:
+        return order[int(TRAINED_SHARE * len(order)) :]
+    kept, taken = [], Counter()
+    for number in order:
+        query = asked[number]
+        kind = (ANY_TYPE if ANY_TYPE in wanted else query.category) if query.gold else WITHOUT_GOLD
+        if taken[kind] < wanted.get(kind, 0):
+            taken[kind] += 1
+            kept.append(number)
+    for kind, count in wanted.items():
+        if taken[kind] < count:
+            raise ValueError(
+                f"split fixed: {setting.dataset} has {taken[kind]} question(s) of the kind {kind!r}, expected at least "
+                f"{count}; use the published file, or split random"
+            )
+    return np.array(kept)
 
 
 def beside(setting, reranker):

@@ -26,7 +26,7 @@ from earlib.experiments import measures, runs, settings
 from earlib.experiments.settings import Setting
 from earlib.harness import machines
 
-SENT = ("query", "bank", "index", "gold", "gold_count", "side")  # what a run reads of candidates, beside their scopes
+SENT = ("query", "bank", "index", "gold", "gold_count", "side")  # what a run reads of candidates
 
 
 class Cell(NamedTuple):
@@ -80,7 +80,7 @@ def compute(lacking, client):
     for cell, job in lacking.items():
         if id(job.found) not in data:
             data[id(job.found)] = client.submit(bytes, packed(job.found), pure=False)
-        sent = (job.setting, job.config, data[id(job.found)], job.found.scopes)
+        sent = (job.setting, job.config, data[id(job.found)], job.splits)
         futures[watch.submit(_run, str(cell), *sent)] = cell
     for future in _progress(as_completed(futures, loop=client.loop), len(futures)):
         cell = futures[future]
@@ -93,9 +93,9 @@ def compute(lacking, client):
     return failed
 
 
-def _run(setting, config, content, scopes):
+def _run(setting, config, content, splits):
     """Compute a run on a worker."""
-    return runs.compute_run(setting, config, unpacked(content, scopes))
+    return runs.compute_run(setting, config, unpacked(content), splits)
 
 
 def packed(found):
@@ -106,10 +106,10 @@ def packed(found):
     return safetensors.torch.save(present)
 
 
-def unpacked(content, scopes):
+def unpacked(content):
     """The candidates that `packed` made bytes of; without ids and labels, which no run reads."""
-    unread = {"ids": (), "memory_ids": (), "categories": ()}
-    return Candidates(**safetensors.torch.load(content), scopes=scopes, **unread)
+    unread = dict.fromkeys(("ids", "memory_ids", "categories", "scopes"), ())
+    return Candidates(**safetensors.torch.load(content), **unread)
 
 
 def _progress(finished, count):
