@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -127,5 +128,11 @@ def test_a_dataset_without_gold_is_named(tmp_path):
     path.write_text(
         "\n".join(json.dumps(entry | ({"evidence": []} if "question" in entry else {})) for entry in entries)
     )
-    with pytest.raises(ValueError, match=r"split fixed: none of the \d+ questions of chats.* has a gold turn"):
-        split_of(benchmarks.resolve(str(path)))
+    dataset, expected = (
+        benchmarks.resolve(str(path)),
+        r"split fixed: none of the \d+ questions of chats.* has a gold turn",
+    )
+    with pytest.raises(ValueError, match=expected):
+        split_of(dataset)
+    rows = comparisons.compare(Setting(dataset=dataset, split="fixed"), ["ear_adapter"], "retriever")
+    assert len(rows) == 3 and all(row["measured"] is None and re.match(expected, row["reason"]) for row in rows)

@@ -6,7 +6,7 @@ from earlib import paper
 from earlib.core.config import VARIANTS, Config, near
 from earlib.experiments.measures import MEASURES, difference, only, summary
 from earlib.experiments.runs import answers, distinct_choices, tuned, variant_run
-from earlib.experiments.settings import Setting, benchmark
+from earlib.experiments.settings import Setting, benchmark, held_out
 
 READINGS = tuple(paper.alternatives())
 
@@ -57,6 +57,11 @@ def _dash(setting, variant, measure, reason, **keys):
 
 def _unsplittable(setting):
     """Reason why a benchmark cannot be split as a setting asks; None if it can."""
+    if setting.split == "fixed":
+        try:
+            held_out(setting)
+        except ValueError as error:
+            return str(error)
     alone = setting.split == "conversation" and len({one.scope for one in benchmark(setting.dataset).asked}) == 1
     return "one conversation alone: none is left to evaluate" if alone else None
 
