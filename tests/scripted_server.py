@@ -59,6 +59,8 @@ class ScriptedServer(ThreadingHTTPServer):
         Their headers, by names in lower case.
     most : int
         Most requests that were open at once.
+    listed : int
+        Status of the list of models.
     """
 
     daemon_threads = True
@@ -70,6 +72,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.rule = rule or (lambda body: says("re: " + body["messages"][-1]["content"]))
         self.requests, self.headers = [], []
         self.open = self.most = 0
+        self.listed = 200
         self.name = uuid.uuid4().hex  # ports are given out again, and replies are kept by endpoint
         self.lock = threading.Lock()
 
@@ -123,6 +126,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data[: len(data) // 2] if step.drop else data)
         self.close_connection = bool(step.drop)
+
+    def do_GET(self):
+        self.send_response(self.server.listed)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, *_):
         """Log nothing."""

@@ -208,6 +208,32 @@ def test_a_cache_that_cannot_be_written_loses_nothing(tiny, tmp_path, monkeypatc
         assert (encode(TEXTS, "tiny") == vectors).all()
 
 
+ONCE = """
+import resource
+import numpy as np
+from earlib.data import embedding
+embedding.embedder = lambda *_: lambda pieces, _: (np.ones((len(piece), 2048), np.float32) for piece in pieces)
+texts = [str(number % 18000) for number in range(20000)]
+encoders.encode(texts[:10], "tiny")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+size = encoders.encode(texts, "tiny").nbytes / 1024
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / size)
+"""
+
+
+def test_encoding_and_keeping_takes_the_memory_of_the_array_once(tiny):
+    done = child(dataclasses.replace(tiny, dimension=2048), ONCE)
+    assert float(done.stdout) < 1.5, done.stderr
+
+
+def test_a_batch_on_a_cpu_is_smaller_only_where_long_texts_meet_a_wide_encoder():
+    for name in ("minilm", "mpnet", "contriever", "stella"):
+        entry = encoders.get(name)
+        assert {embedding.texts_on_a_cpu(entry.dimension, longest) for longest in range(entry.max_length + 1)} == {32}
+    counts = [embedding.texts_on_a_cpu(3584, longest) for longest in (64, 512, 8192)]
+    assert counts == [32, 9, 1]
+
+
 def test_nan_embedding_is_named(tiny, entries):
     with pytest.raises(ValueError, match=r"encoder tiny: the embedding of text 2 \('red nan cat'\)"):
         encode(["dog", "dog sleeps", "red nan cat", "a much longer text than the others"], "tiny")

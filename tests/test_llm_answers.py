@@ -5,14 +5,15 @@ import re
 
 import numpy as np
 import pytest
-from scripted_server import ScriptedServer, completion, says
+from scripted_server import ScriptedServer, completion, error, says
 from scripted_server import Step as Reaction
 
 from earlib import paper, records
+from earlib.core.config import Config
 from earlib.experiments import runs, settings
 from earlib.experiments.settings import Setting
 from earlib.harness import tables
-from earlib.llm import answers, grading, models
+from earlib.llm import answers, grading, models, planted, teaching
 from earlib.llm.answers import Panel
 
 SETTING = Setting(dataset="toy", seeds=2)
@@ -194,6 +195,32 @@ def test_without_a_model_each_number_is_a_dash_with_the_reason(name, reached, tm
     assert {row["variant"] for row in rows} == {"retriever", "ceiling", answers.CONSTANT, None}
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
     assert {row["verdict"] for row in made["rows"]} == {"not run"}
+
+
+@pytest.mark.parametrize("fault", ["the key", "a limit", "no key", "no server", "nothing but failures"])
+def test_whatever_keeps_a_reply_away_leaves_a_dash_and_the_reason(fault, server, reached, monkeypatch, recwarn):
+    if fault == "the key":
+        server.rule, reason = lambda _: error(401), f"{server.url} refuses the key (401); check OPENAI_API_KEY"
+    elif fault == "a limit":
+        monkeypatch.setenv("EARLIB_LLM_MAX_CALLS", "50")
+        reason = "max_calls=50 would be passed: 50 were made"
+    elif fault == "no key":
+        for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+            monkeypatch.delenv(name, raising=False)
+        reason = "api_key: https://api.openai.com/v1 needs one, found none; set OPENAI_API_KEY"
+    elif fault == "no server":
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+        reason = "http://127.0.0.1:9/v1 cannot be reached; is the server running?"
+    else:
+        server.rule, reason = lambda _: error(422, "no such luck"), "10 failures in a row, the last: "
+    rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
+    assert all(row["measured"] is None and row["reason"].startswith(reason) for row in rows)
+    assert fault == "nothing but failures" or {row["reason"] for row in rows} == {reason}
+    if fault in ("the key", "no key", "no server"):  # from the first request on
+        rows = answers.judge_rows(panel(), SETTING, reached, "retriever")
+        rows += teaching.critic_rows(SETTING, Config(), 4, llm="m")
+        rows += planted.attack_rows(SETTING, planted.on_critic(SETTING, 4), "m")
+        assert {(row["measured"], row["reason"]) for row in rows} == {(None, reason)}
 
 
 def right(rows):

@@ -12,7 +12,7 @@ import traceback
 import pytest
 from scripted_server import ScriptedServer, Step, ask_of, completion, error, questions, says
 
-from earlib.llm import Reply, Request, budget, parsing
+from earlib.llm import NoModel, Reply, Request, budget, parsing
 from earlib.llm.client import Client
 
 KEY = "sk-test-0123456789abcdefXYZ"
@@ -378,7 +378,7 @@ def test_a_request_that_cannot_be_sent_is_named(request_, match):
 
 
 def test_openai_itself_needs_a_key():
-    with pytest.raises(ValueError, match="OPENAI_API_KEY"):
+    with pytest.raises(NoModel, match="OPENAI_API_KEY"):
         Client("gpt-5-mini").ask(questions(1))
 
 

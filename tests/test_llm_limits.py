@@ -112,7 +112,7 @@ def test_a_client_gives_up_what_others_hold_back_but_waits_for_its_own(tmp_path,
         asker.ask(questions(10))  # room for one call at a time: each waits until the one before has ended
         assert server.most == 1 and len(server.requests) == 10
         totals = json.loads(path.read_text())
-        assert totals == {"calls": 10, "unpriced": 0, "spent": pytest.approx(20e-6), "held": 0}
+        assert totals == {"calls": 10, "unpriced": 0, "spent": pytest.approx(20e-6), "held": 0, "reached": ""}
         path.write_text(json.dumps(totals | {"held": bound}))  # as a killed process leaves it
         with pytest.raises(budget.LimitReached, match="max_cost"):
             asker.ask([ask_of("new")])

@@ -1,10 +1,12 @@
 """Limits and estimates of whole runs: notebooks that ask a scripted endpoint, in kernels of their own."""
 
+import json
 import re
+import signal
 
 import pytest
-from made_notebooks import write_notebook
-from scripted_server import ScriptedServer, questions
+from made_notebooks import wait_until, write_notebook
+from scripted_server import ScriptedServer, Step, completion, questions
 
 from earlib.harness import runner
 from earlib.llm.budget import LimitReached
@@ -56,7 +58,7 @@ def test_a_limit_holds_for_all_notebooks_of_a_run_together(server, root, capsys,
     told = capsys.readouterr()
     assert len(server.requests) == 7 and "language models: 7 calls" in told.out
     assert re.search(r"LimitReached: max_calls=7 would be passed.*Run again, with a higher limit", told.err)
-    assert runner.main(["asks", "more", "--profile", "smoke", "--max-calls", "9"]) == 0  # goes on where it was
+    assert runner.main(["asks", "more", "--profile", "smoke", "--max-calls", "16"]) == 0  # goes on where it was
     assert len(server.requests) == 10 if jobs == "1" else 10 <= len(server.requests) <= 16  # both at once ask the same
 
 
@@ -80,3 +82,48 @@ def test_a_ledger_that_cannot_be_read_lets_no_call_through(server, tmp_path, mon
     with pytest.raises(LimitReached, match="EARLIB_LLM_LEDGER: calls cannot be counted in .*remove it"):
         Client("m", server.url, KEY, max_calls=5).ask(questions(1))
     assert server.requests == []
+
+
+def test_a_restart_does_not_get_the_limit_again(server, root, capsys):
+    command = ["asks", "--profile", "smoke", "--max-calls"]
+    assert runner.main([*command, "4"]) == 1
+    assert "language models: max_calls=4 would be passed" in capsys.readouterr().out
+    assert runner.main([*command, "4"]) == 1
+    told = "language models: an earlier run, which did not finish, took 4 calls, cost unknown; it counts here"
+    assert told in capsys.readouterr().out and len(server.requests) == 4
+    assert runner.main([*command, "6"]) == 0  # and then it is finished
+    assert told in capsys.readouterr().out and len(server.requests) == 6
+    assert runner.main([*command, "4", "-p", "questions", "10"]) == 0
+    assert "an earlier run" not in capsys.readouterr().out and len(server.requests) == 10
+
+
+def test_what_a_run_took_before_it_was_stopped_counts(server, root, start):
+    server.rule = lambda body: Step(completion("yes"), delay=0.5)
+    write_notebook(root, "plain", ASK, parameters=PARAMETERS.replace("asks", "plain"))
+    process = start("--max-calls", "6")
+    wait_until(lambda: len(server.requests) >= 2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert process.returncode == 130 and len(server.requests) < 6
+    (ledger,) = (root / "build" / "smoke").glob("ledger.json")
+    assert json.loads(ledger.read_text())["calls"] == len(server.requests)
+
+
+def test_a_run_beside_another_of_its_profile_counts_for_itself(server, root):
+    with runner._ledger("smoke") as first, runner._ledger("smoke") as second:
+        assert first != second
+
+
+def test_a_model_that_cannot_be_asked_costs_rows_and_is_told_before(server, root, capsys, monkeypatch):
+    server.listed = 401
+    write_notebook(root, "plain", "print(llm)", parameters=PARAMETERS.replace("asks", "plain"))
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
+    told = f"missing: {server.url} refuses the key (401); check OPENAI_API_KEY. Without some values: plain\n"
+    assert told in capsys.readouterr().out and server.requests == []
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert runner.main(["plain", "--profile", "smoke"]) == 0
+    assert "missing: http://127.0.0.1:9/v1 cannot be reached (ConnectError)" in capsys.readouterr().out
+    assert runner.main(["plain", "--profile", "smoke", "--max-cost", "3"]) == 2
+    assert "the price of m at http://127.0.0.1:9/v1 is not known" in capsys.readouterr().err
+    assert runner.main(["plain", "--profile", "smoke", "-p", "llm", "none", "--max-cost", "3"]) == 0
+    assert "missing" not in capsys.readouterr().out

@@ -36,6 +36,10 @@ def ablation(value=45.0, profile="laptop", parameters=PARAMETERS, provenance=PRO
     return records.record("tab03_ablation", "Ablation study", profile, parameters, provenance, rows)
 
 
+def test_one_seed_has_no_deviation():
+    assert records.row("toy", None, "ear", "recall@5", measured=50.0, std=float("nan"))["std"] is None
+
+
 def judged(*rows, profile="laptop"):
     """The rows of a record made of these."""
     return records.record("t", "t", profile, PARAMETERS, PROVENANCE, list(rows))["rows"]

@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from made_notebooks import PARAMETERS, RECORD, gone, outputs, wait_until, write_notebook, write_profile
 
 from earlib import paths
-from earlib.data import benchmarks
-from earlib.data.download import Unavailable
 from earlib.harness import costs, notebooks, profiles, runner
 
 
@@ -570,24 +568,35 @@ def test_what_a_profile_s_grid_makes_can_be_committed_and_a_reader_s_own_runs_ca
     assert [file for file in own if not ignored(file)] == []
 
 
-@pytest.mark.parametrize(
-    "missing, datasets",
-    [("locomo", "defaults: {dataset: locomo}"), ("toy", "grid: {dataset: [locomo, toy]}")],
-)
-def test_a_profile_whose_data_cannot_be_had_even_in_part_runs_smoke(root, monkeypatch, capsys, missing, datasets):
-    def load(name):
-        if name == missing:
-            raise Unavailable(f"{name}: no connection to the publisher")
-
-    monkeypatch.setattr(benchmarks, "load", load)
+@pytest.fixture
+def without_locomo(root, monkeypatch, tmp_path_factory):
+    """One notebook that has a dataset; LoCoMo is neither on this machine nor to be downloaded."""
+    monkeypatch.setenv("EARLIB_DATA", str(tmp_path_factory.mktemp("data")))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     write_notebook(root, "plain", "print(profile, dataset)", parameters=PARAMETERS + '\ndataset: str = "toy"')
-    write_profile(root, f"title: Real\n{datasets}\n", "laptop")
+    return root
+
+
+def test_a_profile_none_of_whose_data_can_be_had_runs_smoke(without_locomo, capsys):
+    write_profile(without_locomo, "title: Real\ndefaults: {dataset: locomo}\n", "laptop")
     assert runner.main(["all"]) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
-    why = f"on made dialogues (profile smoke), not laptop: {missing}: no connection to the publisher"
-    assert [first, last] == [f"running {why}", f"this run was {why}"]
-    assert outputs(root / "results" / "smoke" / "plain.ipynb") == "smoke toy\n"
-    assert not (root / "results" / "laptop").exists()
+    why = "on made dialogues (profile smoke), not laptop: locomo10.json cannot be had: "
+    assert first.startswith(f"running {why}") and last.startswith(f"this run was {why}")
+    assert outputs(without_locomo / "results" / "smoke" / "plain.ipynb") == "smoke toy\n"
+    assert not (without_locomo / "results" / "laptop").exists()
+    assert runner.main(["plain"]) == 2  # asked for by name, not in a group
+    assert "nothing can run as it was asked for:\n- locomo10.json cannot be had: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [["all"], ["plain"]])
+def test_a_dataset_that_cannot_be_had_costs_its_own_notebooks(without_locomo, capsys, names):
+    write_profile(without_locomo, "title: Real\ngrid: {dataset: [locomo, toy]}\n", "laptop")
+    assert runner.main(names) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("missing: locomo10.json cannot be had: ") and first.endswith(". Left out: plain")
+    assert second.startswith("1 notebook, profile laptop")
+    assert [file.stem for file in (without_locomo / "results" / "laptop").iterdir()] == ["plain--dataset-toy"]
 
 
 def test_list_shows_titles_and_parameters(root, capsys):
@@ -622,15 +631,15 @@ def test_two_runs_at_once_do_not_disturb_each_other(root, start):
 def test_a_profile_names_the_device_of_its_kernels_unless_the_environment_does(root, monkeypatch):
     told = "import os\nprint(os.environ.get('EARLIB_DEVICE'), os.environ.get('EARLIB_PRECISION'))\n" + RECORD
     write_notebook(root, "plain", told)
-    write_profile(root, "title: x\ndevice: cuda:3\nprecision: mixed\n")
+    write_profile(root, "title: x\ndevice: cpu\nprecision: mixed\n")
 
     def said():
         assert runner.main(["plain", "--profile", "smoke"]) == 0
         return (root / "results" / "smoke" / "plain.ipynb").read_text()
 
-    assert "cuda:3 mixed" in said()
-    monkeypatch.setenv("EARLIB_DEVICE", "cpu")
     assert "cpu mixed" in said()
+    monkeypatch.setenv("EARLIB_PRECISION", "full")
+    assert "cpu full" in said()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import safetensors.numpy
 from filelock import FileLock, Timeout
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from earlib import paths
 
@@ -41,14 +41,20 @@ def load(kind, key):
     return None
 
 
+def holds(kind, key):
+    """True if there is an entry, which may yet be unusable."""
+    return _place(kind, key).exists()
+
+
 def save(kind, key, arrays):
     """Write an entry; a cache that cannot be written is a warning."""
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    content = safetensors.numpy.save(arrays, _header(kind, key, arrays))
     try:
-        paths.write_atomically(_place(kind, key), content)
-    except OSError as error:
-        message = f"{error}; its content is used but not kept; free the disk or set EARLIB_CACHE to another folder"
+        with paths.replacing(_place(kind, key)) as file:  # written from where the arrays lie: a copy may be gigabytes
+            safetensors.numpy.save_file(arrays, file.name, _header(kind, key, arrays))
+    except (OSError, SafetensorError) as error:
+        problem = error if isinstance(error, OSError) else f"cannot write {_place(kind, key)}: {error}"
+        message = f"{problem}; its content is used but not kept; free the disk or set EARLIB_CACHE to another folder"
         warnings.warn(message, stacklevel=3)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from earlib import devices
 from earlib.data import model_files
 
-TEXTS = 32  # texts of a batch on a CPU; more exceed its cache
+TEXTS = 32  # texts of a batch on a CPU, at most; more exceed its cache
+NUMBERS = 2**24  # tokens of a batch on a CPU times the width of an embedding, at most, but for a batch of one text
 TOKENS = 2**16  # tokens of a batch on a GPU, padding included; halved for as long as they exceed its memory
 
 
@@ -106,7 +107,9 @@ class Embedder:
         return torch.cat(found).cpu().numpy()[np.argsort(order)]
 
     def _count(self, longest):
-        return TEXTS if self.device.type == "cpu" else max(1, self.tokens // max(1, longest))
+        if self.device.type == "cpu":
+            return texts_on_a_cpu(self.entry.dimension, longest)
+        return max(1, self.tokens // max(1, longest))
 
     def _forward(self, tokens):
         """Unit vectors of the texts of one batch, on the device; the longest text comes first."""
@@ -125,6 +128,11 @@ class Embedder:
         with torch.inference_mode(), mixed:
             vectors = self.model(features)["sentence_embedding"]
         return torch.nn.functional.normalize(vectors.float(), dim=1)
+
+
+def texts_on_a_cpu(width, longest):
+    """Texts of a batch on a CPU; `TEXTS` for widths up to 1,024 and 512 tokens, whatever their lengths."""
+    return max(1, min(TEXTS, NUMBERS // (width * max(1, longest))))
 
 
 embedder = lru_cache(maxsize=1)(Embedder)  # one encoder in memory at a time

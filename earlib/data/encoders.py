@@ -185,12 +185,11 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
     UserWarning
         If a file of the cache is unusable, or the cache cannot be written; the embeddings are right all the same.
     """
-    entry, texts = get(encoder), check_texts(texts)
-    identity = identify(encoder, kind)
-    embeddings = kept.embeddings(identity, texts)
+    texts = check_texts(texts)
+    embeddings = kept.embeddings(identify(encoder, kind), texts)
     if embeddings is not None:
         return embeddings
-    key, doing = f"{entry.name}-{cache.content_hash([identity, texts])}", f"encoding with {entry.name}"
+    key, doing = _key(texts, encoder, kind), f"encoding with {get(encoder).name}"
     found = cache.load("embeddings", key)
     if found is None:
         with cache.lock("embeddings", key, doing) as waited:
@@ -200,6 +199,16 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
                 cache.save("embeddings", key, found)
             cache.remove_parts("embeddings", key)
     return found["embeddings"]
+
+
+def encoded(texts, encoder, kind="memory"):
+    """True if `encode` needs no model for these texts: the package or the cache has their embeddings."""
+    kept_ones = kept.embeddings(identify(encoder, kind), texts)
+    return kept_ones is not None or cache.holds("embeddings", _key(texts, encoder, kind))
+
+
+def _key(texts, encoder, kind):
+    return f"{get(encoder).name}-{cache.content_hash([identify(encoder, kind), texts])}"
 
 
 def identify(encoder, kind):
@@ -234,29 +243,32 @@ def check_texts(texts):
 def compute(texts, encoder, kind="memory", device=None, key=""):
     """Embeddings as of `encode`, computed; of many texts, the shards are cached as parts of the entry `key`."""
     entry, device = get(encoder), device or devices.default()
-    unique = sorted(dict.fromkeys(texts), key=len, reverse=True)  # longest first: little padding in a batch
-    row = {text: number for number, text in enumerate(unique)}
-    embeddings, pieces = np.empty((len(unique), entry.dimension), np.float32), []
+    first = {}  # row of each different text; all are written in place, since copies of the whole fill the memory
+    row = [first.setdefault(text, number) for number, text in enumerate(texts)]
+    unique = sorted(first, key=len, reverse=True)  # longest first: little padding in a batch
+    at, again = np.array([first[text] for text in unique], int), [n for n, of in enumerate(row) if of != n]
+    embeddings, pieces = np.empty((len(texts), entry.dimension), np.float32), []
     size, sharded = PIECE if device == "cpu" else SHARD, key and len(unique) > SHARD
     for start in range(0, len(unique), SHARD):
         stop = min(start + SHARD, len(unique))
         shard = cache.load("embeddings", f"{key}/{start}") if sharded else None
         if shard is None:
-            pieces += [slice(at, min(at + size, stop)) for at in range(start, stop, size)]
+            pieces += [slice(begin, min(begin + size, stop)) for begin in range(start, stop, size)]
         else:
-            embeddings[start:stop] = shard["embeddings"]
+            embeddings[at[start:stop]] = shard["embeddings"]
     if pieces:
         from earlib.data.embedding import embedder  # imports torch, which takes seconds
 
         model = embedder(entry, device, devices.precision(), trusted(encoder))
         vectors = model((unique[piece] for piece in pieces), _prompt(entry, kind))
         for piece in progress(f"encoding with {entry.name}", pieces, len(unique)):
-            embeddings[piece] = next(vectors)
-            _check_finite(embeddings[piece], entry, unique[piece], texts)
+            embeddings[at[piece]] = found = next(vectors)
+            _check_finite(found, entry, unique[piece], texts)
             if sharded and (piece.stop % SHARD == 0 or piece.stop == len(unique)):
                 start = (piece.stop - 1) // SHARD * SHARD
-                cache.save("embeddings", f"{key}/{start}", {"embeddings": embeddings[start : piece.stop]})
-    return embeddings[[row[text] for text in texts]]
+                cache.save("embeddings", f"{key}/{start}", {"embeddings": embeddings[at[start : piece.stop]]})
+    embeddings[again] = embeddings[[row[number] for number in again]]
+    return embeddings
 
 
 def _check_finite(embeddings, entry, piece, texts):

@@ -49,16 +49,33 @@ def locate(entry, code=False, fetch=True):
     FileNotFoundError
         If they are not on this machine and may not be downloaded.
     """
-    places = []
-    if not code and all(expected for _, expected in entry.weights):
-        places = [place / entry.model.split("/")[-1] for place in paths.model_folders()]
-        module = importlib.util.find_spec(entry.package.replace("-", "_")) if entry.package else None  # not imported
-        places += [Path(place) / "model" for place in module.submodule_search_locations] if module else []
-    found = next((place for place in places if _complete(place, entry)), None)
-    found = found or _from_publisher(entry, places, code, fetch)
+    places = _places(entry, code)
+    found = _at_hand(entry, places, code)
+    if found is None:
+        if not fetch:
+            raise FileNotFoundError(f"{entry.name}: {entry.model} is not on this machine. {_next_step(entry, places)}")
+        found = _from_publisher(entry, places, code)
     for name, expected in entry.weights:
         _verify(found / name, expected, entry)
     return found
+
+
+def download(entry, code=False):
+    """Bytes of weights that `locate` would download, 0 where all files are on this machine; nothing is verified.
+
+    A ConnectionError, as of `locate`, if the publisher cannot be reached.
+    """
+    places = _places(entry, code)
+    return 0 if _at_hand(entry, places, code) else _from_publisher(entry, places, code, size=True)
+
+
+def _places(entry, code):
+    """Folders in which files may lie whose checksums are on record."""
+    if code or not all(expected for _, expected in entry.weights):
+        return []
+    module = importlib.util.find_spec(entry.package.replace("-", "_")) if entry.package else None  # not imported
+    packaged = [Path(place) / "model" for place in module.submodule_search_locations] if module else []
+    return [place / entry.model.split("/")[-1] for place in paths.model_folders()] + packaged
 
 
 def _verify(file, expected, entry):
@@ -77,28 +94,43 @@ def _complete(place, entry):
     return all((place / name).is_file() for name in ["config.json", *(name for name, _ in entry.weights)])
 
 
-def _from_publisher(entry, places, code, fetch):
-    from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+def _at_hand(entry, places, code):
+    """Folder of this machine that has a model's files; None if none has."""
+    found = next((place for place in places if _complete(place, entry)), None)
+    if found is None:
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            kept = Path(_snapshot(entry, code)(local_files_only=True))  # of an earlier download
+        except LocalEntryNotFoundError:
+            return None
+        found = kept if _complete(kept, entry) and (not code or any(kept.glob("*.py"))) else None
+    return found
+
+
+def _snapshot(entry, code):
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.txt", "*.model", *(name for name, _ in entry.weights), *(["*.py"] if code else [])]
+    return partial(snapshot_download, entry.model, revision=entry.revision, allow_patterns=wanted)
+
+
+def _from_publisher(entry, places, code, size=False):
+    """Folder of the files, downloaded, or the size of the weights in bytes."""
+    from huggingface_hub import HfApi, constants
 
     from earlib.data.download import in_time
     from earlib.data.proxies import respect_proxies
 
-    wanted = ["*.json", "*.txt", "*.model", *(name for name, _ in entry.weights), *(["*.py"] if code else [])]
-    snapshot = partial(snapshot_download, entry.model, revision=entry.revision, allow_patterns=wanted)
-    try:
-        kept = Path(snapshot(local_files_only=True))  # of an earlier download
-        if _complete(kept, entry) and (not code or any(kept.glob("*.py"))):
-            return kept
-    except LocalEntryNotFoundError:
-        pass
-    if not fetch:
-        raise FileNotFoundError(f"{entry.name}: {entry.model} is not on this machine. {_next_step(entry, places)}")
+    about = {"revision": entry.revision, "timeout": PATIENCE, "files_metadata": size}
     try:
         respect_proxies("socksio")
-        in_time(lambda: HfApi().model_info(entry.model, revision=entry.revision, timeout=PATIENCE), PATIENCE)
+        found = in_time(lambda: HfApi().model_info(entry.model, **about), PATIENCE)
+        if size:
+            weights = [name for name, _ in entry.weights]
+            return sum(file.size or 0 for file in found.siblings or () if file.rfilename in weights)
         print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
-        return Path(snapshot())
+        return Path(_snapshot(entry, code)())
     except Exception as error:  # the hub's client raises errors of several libraries
         raise ConnectionError(
             f"{entry.name}: no files in {' or '.join(map(str, places)) or constants.HF_HUB_CACHE}, and {entry.model} "

@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     profile: str
     parameters: dict
     machine: dict  # variables by which the profile names a device, where the environment names none
-    model: str  # the language model that it asks, or "none"
+    models: tuple  # the language models that it asks
     depth: str = ""  # K of all its configurations, "" for the paper's
 
 
@@ -183,10 +183,10 @@ def _plans(source, model, profile, profile_name, own):
                 name += f"--{key}-{slug(value)}"
                 parameters[key] = value
         name = _shortened(name, LONGEST_NAME, name)
-        asked = parameters.get("llm", fields["llm"].default) if "llm" in fields else "none"
+        asked = {parameters.get(key, fields[key].default) for key in notebooks.ASKED if key in fields} - {"none"}
         parameters = {"profile": profile_name, "name": name} | parameters
         depth = str(parameters.get("depth", "")) if notebooks.takes_depth(model) else ""
-        made.append(Plan(source, name, profile_name, parameters, machine, asked, depth))
+        made.append(Plan(source, name, profile_name, parameters, machine, tuple(sorted(asked)), depth))
     return made
 
 
@@ -213,13 +213,15 @@ def own_names(profile_name):
     Parameters of a profile that cannot be used are unknown, and its names the notebooks'.
     """
     try:
-        return {plan.name: _defaults(plan.source) | plan.parameters for plan in make_plans(["all"], profile_name, {})}
+        return {plan.name: all_parameters(plan) for plan in make_plans(["all"], profile_name, {})}
     except Unusable:
         return {name: {} for name in notebooks.sources()}
 
 
-def _defaults(source):
-    return {name: field.default for name, field in notebooks.parameters(source).model_fields.items()}
+def all_parameters(plan):
+    """All parameters of a plan, the notebook's own defaults included."""
+    fields = notebooks.parameters(plan.source).model_fields
+    return {name: field.default for name, field in fields.items()} | plan.parameters
 
 
 def slug(value):

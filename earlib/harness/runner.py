@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
+from filelock import FileLock, Timeout
 
 from earlib import paths
-from earlib.data import benchmarks, own
-from earlib.harness import costs, notebooks
+from earlib.data import own
+from earlib.harness import costs, notebooks, preflight
 from earlib.harness.notebooks import READERS, Unusable
 from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, make_plans
 from earlib.harness.progress import Progress, rounded
-from earlib.llm.budget import Ledger
+from earlib.llm.budget import Ledger, LimitReached
 
 
 class Outcome(NamedTuple):
@@ -88,7 +89,7 @@ class Runner:
     def _stays(self, plan):
         values = [one for value in plan.parameters.values() for one in (value if isinstance(value, list) else [value])]
         mine = any(isinstance(value, str) and own.place(value) for value in values)
-        return self.client is None or plan.source.stem in READERS or plan.model != "none" or mine
+        return self.client is None or plan.source.stem in READERS or plan.models or mine
 
     def _run(self, plan):
         """Run one plan, put its results in place and tell how it ended."""
@@ -208,23 +209,24 @@ def _check_writable(plans):
             ) from error
 
 
-def _usable_plans(names, profile_name, given):
-    """Plans of a request, and why they are those of the profile `smoke`, "" if they are not.
+def _usable_plans(options):
+    """Plans of a request that can run, and why they are those of the profile `smoke`, "" if they are not.
 
-    They are for a group of notebooks whose dataset cannot be had.
+    They are for a group of notebooks none of whose data can be had. What is missing otherwise is printed.
     """
-    plans = make_plans(names, profile_name, given)
-    if profile_name == "smoke" or not set(names) & set(GROUPS):
-        return plans, ""
-    try:
-        for dataset in dict.fromkeys(plan.parameters["dataset"] for plan in plans if "dataset" in plan.parameters):
-            benchmarks.load(dataset)
-    except OSError as error:
-        given = {key: value for key, value in given.items() if key != "dataset"}
-        return make_plans(names, "smoke", given), f"on made dialogues (profile smoke), not {profile_name}: {error}"
-    except ValueError as error:
-        raise Unusable(error) from error
-    return plans, ""
+    names, profile, given = options.names, options.profile, options.own
+    plans = make_plans(names, profile, given)
+    limits = None if options.estimate else {"max_calls": options.max_calls, "max_cost": options.max_cost}
+    able, lines = preflight.look(plans, limits, elsewhere=options.scheduler is not None)
+    if any(plan.source.stem not in READERS for plan in able) or len(able) == len(plans):
+        for line in lines:
+            print(f"missing: {line}", flush=True)
+        return able, ""
+    if profile == "smoke" or not set(names) & set(GROUPS):
+        raise Unusable("\n- ".join(["nothing can run as it was asked for:", *lines]))
+    given = {key: value for key, value in given.items() if key != "dataset"}
+    instead = f"on made dialogues (profile smoke), not {profile}: {'; '.join(lines)}"
+    return preflight.look(make_plans(names, "smoke", given), limits)[0], instead
 
 
 def summarise(outcomes, seconds):
@@ -312,16 +314,51 @@ def main(arguments=None):
         if options.list:
             print(describe())
             return 0
-        plans, instead = _usable_plans(options.names, options.profile, options.own)
+        plans, instead = _usable_plans(options)
         if instead:
             print(f"running {instead}", flush=True)
         outcomes = _estimate(plans, options.jobs) if options.estimate else _reproduce(plans, options)
         if instead:
             print(f"this run was {instead.partition('. ')[0]}", flush=True)  # without how to get the data, said above
         return 1 if any(outcome.error for outcome in outcomes) else 0
-    except Unusable as error:
+    except (Unusable, LimitReached) as error:  # the latter if the ledger cannot be read
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+@contextlib.contextmanager
+def _ledger(profile):
+    """The file in which a run counts what language models take, and which its limits apply to.
+
+    That of a run of the profile that did not finish (killed, stopped, failed, a limit reached) is continued, so that a
+    restart does not begin its limits anew. A run beside another of the same profile has a file of its own.
+    """
+    with contextlib.ExitStack() as stack:
+        file = paths.build() / profile / "ledger.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            stack.enter_context(FileLock(f"{file}.run", blocking=False))
+        except Timeout:
+            file = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="ledger.", dir=paths.build())), file.name
+            )
+        if file.exists():
+            with Ledger(file).changing() as totals:  # no call is open: one without an answer counts in full
+                totals |= {"spent": totals["spent"] + totals["held"], "held": 0.0, "reached": ""}
+            told = f"an earlier run, which did not finish, took {costs.took(totals)}"
+            print(f"language models: {told}; it counts here ({paths.shown(file)})", flush=True)
+        yield file
+
+
+def _told_costs(ledger):
+    """Print what language models took; returns the limit that stopped a call, "" if none did."""
+    if not ledger.exists():
+        return ""
+    with Ledger(ledger).changing() as totals:
+        print(f"language models: {costs.took(totals)}", flush=True)
+    if totals["reached"]:
+        print(f"language models: {totals['reached']}; the values that need more are missing", flush=True)
+    return totals["reached"]
 
 
 def _reproduce(plans, options):
@@ -332,16 +369,15 @@ def _reproduce(plans, options):
     began, profile, count = time.monotonic(), plans[0].profile, len(plans)
     place = paths.shown(paths.results() / profile)
     print(f"{count} notebook{'s'[: count - 1]}, profile {profile}, results in {place}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="ledger.", dir=paths.build()) as folder:
-        ledger = Path(folder) / "ledger.json"
+    with _ledger(profile) as ledger:
         environment["EARLIB_LLM_LEDGER"] = str(ledger)
         try:
             with _runner(min(options.jobs, count), options.scheduler, environment, rewrite=options.rewrite) as runner:
                 outcomes = runner.run(plans)
         finally:
-            if ledger.exists():
-                with Ledger(ledger).changing() as totals:
-                    print(f"language models: {costs.took(totals)}", flush=True)
+            reached = _told_costs(ledger)
+        if not reached and not any(outcome.error for outcome in outcomes):
+            ledger.unlink(missing_ok=True)
     if set(options.names) & set(GROUPS):
         print(f"to read them, each beside the paper's numbers: make report PROFILE={profile}")
     for line in summarise(outcomes, time.monotonic() - began):
@@ -351,8 +387,8 @@ def _reproduce(plans, options):
 
 def _estimate(plans, jobs):
     """Run the notebooks that ask language models without asking any, and say what they would take."""
-    silent = [plan.name for plan in plans if plan.model == "none"]
-    asking = [plan for plan in plans if plan.model != "none"]
+    silent = [plan.name for plan in plans if not plan.models]
+    asking = [plan for plan in plans if plan.models]
     if silent:
         print(f"no language model is asked by {', '.join(silent)}", flush=True)
     if not asking:

@@ -42,4 +42,8 @@ class Reply(NamedTuple):
 
 
 class NoModel(RuntimeError):
-    """No language model is available; the message is one line with the reason and the next step."""
+    """A reply cannot be had: no model, key or budget. The message's first sentence is the reason; it is one line."""
+
+
+class Unreachable(NoModel, ConnectionError):
+    """The endpoint cannot be reached, refuses the key, does not know the model, or keeps failing."""

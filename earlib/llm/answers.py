@@ -198,9 +198,16 @@ def reply_row(setting, variant, metric, values, queries, baseline=None, **keys):
 
 
 def dash(setting, variant, metric, reason, **keys):
-    """A row without a value, with the reason."""
+    """A row without a value, with the reason: of an error its first sentence, the rest holds counts and places."""
     where = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-    return {**where, "metric": metric, **keys, "measured": None, "reason": str(reason), "varies": True}
+    return {
+        **where,
+        "metric": metric,
+        **keys,
+        "measured": None,
+        "reason": str(reason).partition(". ")[0],
+        "varies": True,
+    }
 
 
 def judge_rows(panel, setting, reached, baseline, **keys):

@@ -10,13 +10,15 @@ from typing import NamedTuple
 import yaml
 from filelock import FileLock
 
+from earlib.llm import NoModel
+
 # US dollars for a million tokens in and out, at OpenAI's own endpoint.
 PRICES = yaml.safe_load(resources.files("earlib.llm").joinpath("prices.yaml").read_text(encoding="utf-8"))
 CHARACTERS = 4  # per token of English text, approximately
 FRAME = 64  # tokens, more than a chat template puts around a message
 
 
-class LimitReached(RuntimeError):
+class LimitReached(NoModel):
     """The next call could exceed a limit, so it was not made."""
 
 
@@ -54,6 +56,7 @@ class Ledger:
     def __init__(self, path=None):
         self.path = path
         self._totals = {"calls": 0, "unpriced": 0, "spent": 0.0, "held": 0.0}  # calls; US dollars
+        self._totals["reached"] = ""  # the limit that stopped a call
 
     @contextmanager
     def changing(self):
@@ -118,21 +121,22 @@ class Budget:
 
     def _admitted(self, bound):
         with self._ledger.changing() as totals:
-            if self.max_calls is not None and totals["calls"] >= self.max_calls:
-                raise LimitReached(f"max_calls={self.max_calls} would be passed: {totals['calls']:,} were made")
             taken = totals["spent"] + totals["held"]
-            if self.max_cost is not None and taken + bound > self.max_cost:
+            if self.max_calls is not None and totals["calls"] >= self.max_calls:
+                reached = f"max_calls={self.max_calls} would be passed: {totals['calls']:,} were made"
+            elif self.max_cost is not None and taken + bound > self.max_cost:
                 if self._open:
                     return False
                 # Amounts that other clients hold back count as spent: rather stop early than late.
-                raise LimitReached(
-                    f"max_cost={self.max_cost:g} would be passed: a call can cost ${bound:,.4f}, and ${taken:,.4f} are "
-                    "spent or held back"
-                )
-            totals["calls"] += 1
-            totals["unpriced"] += self.price is None
-            totals["held"] += bound
-        return True
+                reached = f"max_cost={self.max_cost:g} would be passed: a call can cost ${bound:,.4f}, and "
+                reached += f"${taken:,.4f} are spent or held back"
+            else:
+                totals["calls"] += 1
+                totals["unpriced"] += self.price is None
+                totals["held"] += bound
+                return True
+            totals["reached"] = reached
+        raise LimitReached(reached)
 
     def after(self, response):
         """Settle a call that was answered by an error."""

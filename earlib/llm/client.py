@@ -19,7 +19,7 @@ from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 
 from earlib import extra, paths
 from earlib.data.proxies import LOOPBACK, respect_proxies
-from earlib.llm import Reply, Request
+from earlib.llm import NoModel, Reply, Request, Unreachable
 from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached, Usage
 from earlib.llm.replies import ReplyStore, reply_key
 
@@ -151,10 +151,11 @@ class Client:
 
         Raises
         ------
-        LimitReached, ConnectionError, OSError, ValueError
-            If the next call could exceed a limit; if the endpoint refuses the key, does not know the model, cannot be
-            reached, or fails `PATIENCE` times in a row; if replies cannot be stored or read; for a request that cannot
-            be sent, or a missing key. Open calls end first and are stored; the message says how to continue.
+        NoModel, OSError, ValueError
+            If a key is missing, the next call could exceed a limit (LimitReached), or the endpoint refuses the key,
+            does not know the model, cannot be reached, or fails `PATIENCE` times in a row (Unreachable); if replies
+            cannot be stored or read; for a request that cannot be sent. Open calls end first and are stored; the
+            message says how to continue.
         """
         requests = _checked("requests", REQUESTS, requests, strict=False)
         names = [reply_key(self.model, self.endpoint, request) for request in requests]
@@ -193,7 +194,7 @@ class Client:
                     self._show(len(replies), len(missing), began)
                     in_a_row = in_a_row + 1 if reply.status == "failed" else 0
                     if in_a_row == PATIENCE:
-                        raise ConnectionError(f"{PATIENCE} failures in a row, the last: {reply.reason}")
+                        raise Unreachable(f"{PATIENCE} failures in a row, the last: {reply.reason}")
         except (LimitReached, OSError) as error:
             trouble = error
         finally:  # also after an interrupt open calls end and are stored, and none starts
@@ -268,18 +269,39 @@ class Client:
             self.refused |= refused
             return response
 
+    def try_endpoint(self):
+        """Ask the endpoint for its list of models, which costs nothing; a NoModel if no reply could be asked for."""
+        local, key, headers = self._access()
+        headers = {"Authorization": f"Bearer {key or 'none'}"} | headers
+        try:
+            with openai.DefaultHttpxClient(timeout=CONNECT, trust_env=not local, headers=headers) as http:
+                status = http.get(f"{self.endpoint}/models").status_code
+        except Exception as error:  # of the HTTP library: its objects know the key
+            reason = f"{self.endpoint} cannot be reached ({type(error).__name__}); is the server running?"
+        else:
+            reason = self._refusal(status) if status in (401, 403) else ""
+        if reason:
+            raise Unreachable(reason)
+
+    def _refusal(self, status):
+        return f"{self.endpoint} refuses the key ({status}); check OPENAI_API_KEY"
+
+    def _access(self):
+        """Whether the endpoint is on the loopback, the key, and a header with the login."""
+        local = urlsplit(self.endpoint).hostname in LOOPBACK  # such a client reads no proxies at all
+        respect_proxies(None if local else "socksio")
+        key, login = self._key.get_secret_value(), self._login.get_secret_value()
+        if not key and self.endpoint == OPENAI:
+            raise NoModel(f"api_key: {OPENAI} needs one, found none; set OPENAI_API_KEY")
+        # A login is sent in a header, not in the address, which the HTTP library writes to its log.
+        return local, key, {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
+
     def _open(self):
         if self._start is not None:
             self._start()
         if self._api is not None:
             return
-        local = urlsplit(self.endpoint).hostname in LOOPBACK  # such a client reads no proxies at all
-        respect_proxies(None if local else "socksio")
-        key, login = self._key.get_secret_value(), self._login.get_secret_value()
-        if not key and self.endpoint == OPENAI:
-            raise ValueError(f"api_key: {OPENAI} needs one, found none; set OPENAI_API_KEY")
-        # A login is sent in a header, not in the address, which the HTTP library writes to its log.
-        headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
+        local, key, headers = self._access()
         hooks = {"request": [self._budget.before], "response": [self._budget.after]}
         self._api = openai.OpenAI(
             api_key=key or "none",
@@ -296,17 +318,17 @@ class Client:
         reason, status = f"the reply is unreadable ({type(error).__name__})", "failed"
         if isinstance(error, openai.APIStatusError):
             if error.status_code in (401, 403):  # some endpoints show a part of the key in this message
-                raise ConnectionError(f"{self.endpoint} refuses the key ({error.status_code}); check OPENAI_API_KEY")
+                raise Unreachable(self._refusal(error.status_code))
             reason = self._clean(error.message)[:EXCERPT]
             if error.status_code == 404:
-                raise ConnectionError(f"{self.endpoint} does not know {self.model!r} or the address ({reason})")
+                raise Unreachable(f"{self.endpoint} does not know {self.model!r} or the address ({reason})")
             status = "refused" if error.code in REFUSALS else "failed"
         elif isinstance(error, openai.APITimeoutError):
             reason = f"no reply within {self.timeout:g} s"
         elif isinstance(error, openai.APIConnectionError):
             cause = type(error.__cause__).__name__
             if cause == "ConnectError":  # of the HTTP library
-                raise ConnectionError(f"{self.endpoint} cannot be reached; is the server running?")
+                raise Unreachable(f"{self.endpoint} cannot be reached; is the server running?")
             reason = f"the connection was lost ({cause})"
         return Reply("", status, reason=reason)
 

@@ -21,7 +21,7 @@ from earlib import paths
 from earlib.core.config import near
 from earlib.data.download import File, Unavailable, obtain
 from earlib.data.proxies import respect_proxies
-from earlib.llm import NoModel
+from earlib.llm import NoModel, Unreachable
 
 HOST, PORT = "127.0.0.1", 8047  # fixed: replies are stored by address
 CONTEXT = 4096  # tokens; five long memories, the prompt and the reply need about 1,500
@@ -53,6 +53,12 @@ def address(name):
     return f"http://{HOST}:{PORT + list(MODELS).index(name)}/v1"
 
 
+def check(name):
+    """Raise NoModel if the server of a model is not installed."""
+    if not (paths.model_server() / "installed").exists():
+        raise NoModel(f"the server for {name} is not installed; `make llm` builds it (10 minutes, once)")
+
+
 class Server:
     """A model served by this process, by the name in `MODELS`; it ends with the process or by `stop`."""
 
@@ -73,8 +79,7 @@ class Server:
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()  # it ended by itself
-        if not (paths.model_server() / "installed").exists():
-            raise NoModel(f"the server for {self.name} is not installed; `make llm` builds it (10 minutes, once)")
+        check(self.name)
         try:
             file = obtain(file_name(self.name), MODELS[self.name], paths.model_folders(), "EARLIB_MODELS")
         except Unavailable as error:
@@ -101,7 +106,7 @@ class Server:
                 self.stop()
                 last = " ".join(log.read_text(errors="replace").split()[-60:])
                 told = f"the server for {self.name} at {self.address} did not come up"
-                raise ConnectionError(f"{told}; {log} ends: {last}")
+                raise Unreachable(f"{told}. {log} ends: {last}")
             time.sleep(0.1)
         seconds = time.monotonic() - began
         print(f"{self.name} answers at {self.address} after {seconds:.1f} s", file=sys.stderr, flush=True)

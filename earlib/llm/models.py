@@ -40,6 +40,17 @@ def connect(name):
     return Client(name, address, "none", concurrency=1, timeout=600.0, price=(0.0, 0.0), start=start)
 
 
+def find(name, **limits):
+    """Raise what `ask` would if no reply of a model can be had; nothing is started or downloaded, and nothing costs.
+
+    The limits are those of `Client`; a ValueError if they cannot be kept.
+    """
+    if name in local.MODELS:
+        local.check(name)
+    else:
+        Client(name, **limits).try_endpoint()
+
+
 def reply_tokens(name):
     """Initial maximum length of a reply: small models write on and on, others think before they answer."""
     return 128 if name in local.MODELS else 2048

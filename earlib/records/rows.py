@@ -102,6 +102,8 @@ def row(dataset, encoder, variant, metric, *, against=None, compared_with=None, 
     keys = {"dataset": dataset, "encoder": encoder, "variant": variant, "metric": metric}
     if isinstance(compared_with, str):
         compared_with = {"variant": compared_with}
+    if values.get("std") != values.get("std"):  # NaN: one seed has no deviation
+        values["std"] = None
     return {**keys, **values, **_reported(keys, against or {}), "compared_with": compared_with}
 
 

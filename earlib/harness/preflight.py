@@ -1,0 +1,150 @@
+"""What a run needs, looked for before its first notebook: data, weights, language models, device and disk.
+
+A notebook whose dataset or encoder is missing is left out; a missing reranker or language model costs rows. Only what
+no notebook can do without stops a run. All that is missing is told at once, each with the next step.
+"""
+
+import os
+import shutil
+from collections import Counter
+
+from earlib import devices, paths
+from earlib.data import benchmarks, encoders, model_files, rerankers
+from earlib.harness.notebooks import ASKED, READERS, Unusable
+from earlib.harness.profiles import all_parameters
+from earlib.llm import NoModel
+
+ROOM = 5e8  # bytes of disk for runs, executed notebooks and records
+
+
+def look(plans, limits=None, elsewhere=False):
+    """Look for all that plans need.
+
+    Parameters
+    ----------
+    plans : list of Plan
+    limits : dict, optional
+        `max_calls` and `max_cost` of the run; default: no language model is asked.
+    elsewhere : bool
+        True if other machines run the notebooks: weights, device and disk are theirs.
+
+    Returns
+    -------
+    able : list of Plan
+        Those that can run; one of several encoders with those that are at hand.
+    lines : list of str
+        What is missing, the next step, and what it costs.
+
+    Raises
+    ------
+    Unusable
+        If none could run; the message is all that is missing.
+    """
+    needs = {plan.name: {} if plan.source.stem in READERS else all_parameters(plan) for plan in plans}
+    lost, rows, stops, room = {}, {}, [], Counter({paths.cache(): ROOM})
+
+    def attempt(absent, find, name, *given):
+        try:
+            return find(name, *given)
+        except (OSError, NoModel) as error:
+            absent[name] = str(error)
+        except ValueError as error:
+            stops.append(str(error))
+
+    loaded = {name: attempt(lost, benchmarks.load, name) for name in _named(needs, "dataset")}
+    if not elsewhere:
+        for name in _named(needs, "encoder", "encoders"):
+            beside = {given.get("dataset") for given in needs.values() if name in _values(given, "encoder", "encoders")}
+            attempt(lost, _find_encoder, name, [loaded[one] for one in beside if loaded.get(one)], room)
+        fetch = any(given.get("fetch") for given in needs.values())
+        for name in _named(needs, "rerankers"):
+            attempt(rows, _find_reranker, name, fetch, room)
+        for name in {os.environ.get("EARLIB_DEVICE") or plan.machine.get("EARLIB_DEVICE") or "cpu" for plan in plans}:
+            if name != "cpu":  # looking for another one brings torch, which takes seconds
+                attempt(rows, devices.ready, name)
+        stops += _full_disks(room)
+    for name in sorted({name for plan in plans for name in plan.models}) if limits is not None else ():
+        attempt(rows, _find_model, name, limits)
+    lines = [_told(reason, name, needs, "Left out") for name, reason in lost.items()]
+    lines += [_told(reason, name, needs, "Without some values") for name, reason in rows.items()]
+    if stops:
+        raise Unusable("\n- ".join(["nothing can run as it was asked for:", *stops, *lines]))
+    return [kept for plan in plans if (kept := _without(plan, needs[plan.name], lost))], lines
+
+
+def _values(given, *keys):
+    """Values of some of a notebook's parameters, those of lists one by one."""
+    held = [given[key] for key in keys if key in given]
+    return [one for value in held for one in (value if isinstance(value, list) else [value])]
+
+
+def _named(needs, *keys):
+    return dict.fromkeys(one for given in needs.values() for one in _values(given, *keys))
+
+
+def _find_encoder(name, searched, room):
+    """Look for an encoder, or for the embeddings of all that it would encode, and note the disk that they take."""
+    entry = encoders.get(name)
+    parts = [part for held in searched for part in ((held.memories, "memory"), (held.queries, "query"))]
+    texts = [([one.text for one in part], kind) for part, kind in parts]
+    texts = [part for part, kind in texts if not encoders.encoded(part, name, kind)]
+    if (texts or not searched) and not entry.folder:
+        _note(model_files.download(entry, encoders.trusted(name)), room)
+    room[paths.cache()] += sum(2 * 4 * entry.dimension * len(part) for part in texts)  # float32, once more in shards
+
+
+def _find_reranker(name, fetch, room):
+    if name in rerankers.REGISTRY and fetch:
+        _note(model_files.download(rerankers.get(name)), room)
+    elif reason := rerankers.absent(name):
+        raise FileNotFoundError(f"{reason}; `-p fetch true` downloads them")
+
+
+def _note(size, room):
+    """Note the disk that a download takes."""
+    if size:
+        from huggingface_hub import constants
+
+        room[constants.HF_HUB_CACHE] += size
+
+
+def _find_model(name, limits):
+    from earlib.llm import models  # here because it brings the client's library, which takes seconds
+
+    models.find(name, **limits)
+
+
+def _full_disks(room):
+    """What to do where a disk has less room than the run needs."""
+    needed, folders = Counter(), {}
+    for folder, size in room.items():
+        place = os.path.abspath(folder)
+        while not os.path.exists(place):
+            place = os.path.dirname(place)
+        disk = os.stat(place).st_dev
+        needed[disk] += size
+        folders.setdefault(disk, place)
+    for disk, place in folders.items():
+        free = shutil.disk_usage(place).free
+        if free < needed[disk]:
+            yield (
+                f"{place}: expected {needed[disk] / 1e9:.1f} GB of free disk, found {free / 1e9:.1f}; free some, or "
+                "name another with EARLIB_CACHE (embeddings and runs) or HF_HOME (weights)"
+            )
+
+
+def _told(reason, name, needs, cost):
+    kinds = ("dataset", "encoder", "encoders", "rerankers", *ASKED)
+    at = [plan for plan, given in needs.items() if name in _values(given, *kinds)]
+    named = ", ".join(at[:3]) + (f" and {len(at) - 3} more" if len(at) > 3 else "")
+    return f"{reason.rstrip('.')}. {cost}: {named}"
+
+
+def _without(plan, given, lost):
+    """The plan with those of its encoders that are at hand; None where none is, or without its dataset."""
+    if any(name in lost for name in _values(given, "dataset", "encoder")):
+        return None
+    held = [name for name in given.get("encoders", []) if name not in lost]
+    if held == given.get("encoders", []):
+        return plan
+    return plan._replace(parameters=plan.parameters | {"encoders": held}) if held else None
