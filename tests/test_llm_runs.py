@@ -105,8 +105,7 @@ def test_what_a_run_took_before_it_was_stopped_counts(server, root, start):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
     assert process.returncode == 130 and len(server.requests) < 6
-    (ledger,) = (root / "build" / "smoke").glob("ledger.json")
-    assert json.loads(ledger.read_text())["calls"] == len(server.requests)
+    assert json.loads((root / "build" / "ledger-smoke.json").read_text())["calls"] == len(server.requests)
 
 
 def test_a_run_beside_another_of_its_profile_counts_for_itself(server, root):

@@ -1,4 +1,4 @@
-"""What a run needs, looked for before its first notebook: data, weights, language models, device and disk.
+"""Search for the needs of a run before its first notebook: data, weights, language models, device and disk.
 
 A notebook whose dataset or encoder is missing is left out; a missing reranker or language model costs rows. Only what
 no notebook can do without stops a run. All that is missing is told at once, each with the next step.
@@ -115,7 +115,7 @@ def _find_model(name, limits):
 
 
 def _full_disks(room):
-    """What to do where a disk has less room than the run needs."""
+    """Yield the next step for each disk with less room than the run needs."""
     needed, folders = Counter(), {}
     for folder, size in room.items():
         place = os.path.abspath(folder)

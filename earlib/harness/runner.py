@@ -328,14 +328,13 @@ def main(arguments=None):
 
 @contextlib.contextmanager
 def _ledger(profile):
-    """The file in which a run counts what language models take, and which its limits apply to.
+    """File of the calls and costs of a run, to which its limits apply.
 
-    That of a run of the profile that did not finish (killed, stopped, failed, a limit reached) is continued, so that a
-    restart does not begin its limits anew. A run beside another of the same profile has a file of its own.
+    The file of a run of the profile that did not finish (killed, stopped, failed, a limit reached) is continued, so
+    that a restart does not get the limits again. A run beside another of the same profile has a file of its own.
     """
     with contextlib.ExitStack() as stack:
-        file = paths.build() / profile / "ledger.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file = paths.build() / f"ledger-{profile}.json"
         try:
             stack.enter_context(FileLock(f"{file}.run", blocking=False))
         except Timeout:

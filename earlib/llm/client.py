@@ -287,7 +287,7 @@ class Client:
         return f"{self.endpoint} refuses the key ({status}); check OPENAI_API_KEY"
 
     def _access(self):
-        """Whether the endpoint is on the loopback, the key, and a header with the login."""
+        """Return if the endpoint is on the loopback, the key, and a header with the login."""
         local = urlsplit(self.endpoint).hostname in LOOPBACK  # such a client reads no proxies at all
         respect_proxies(None if local else "socksio")
         key, login = self._key.get_secret_value(), self._login.get_secret_value()
