@@ -5,7 +5,7 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
-import bm25s
+import numpy as np
 import torch
 
 from earlib.core import randomness
@@ -15,7 +15,7 @@ from earlib.data import rerankers
 from earlib.data.benchmarks import ADVERSARIAL
 from earlib.data.encoders import encode
 from earlib.data.search import top_k
-from earlib.data.words import content_words
+from earlib.data.words import Words
 
 RANK_OFFSET = 60  # of reciprocal rank fusion, as its authors chose it (Cormack et al., 2009)
 STORES = {"dialogue": ("dialogue",), "observation": ("observation",), "both": ("dialogue", "observation")}
@@ -199,19 +199,15 @@ def _numbers(entries, *fields):
 
 def _scored_by_words(benchmark, store):
     """For each question asked, the rows of its scope's memories and their scores by BM25."""
-    rows, indexes = defaultdict(lambda: torch.empty(0, dtype=torch.int64)), {}
+    rows, indexes = defaultdict(lambda: torch.empty(0, dtype=torch.int64)), defaultdict(Words)
     for (scope, one), held in _numbers(benchmark.memories, "scope", "store").items():
         if one in STORES[store]:
             rows[scope] = torch.cat([rows[scope], held]).sort().values
     for scope, held in rows.items():
-        words = content_words([benchmark.memories[row].text for row in held])
-        if any(words):  # the package indexes no texts without words, and scores no question without
-            indexes[scope] = bm25s.BM25()
-            indexes[scope].index(words, show_progress=False)
-    asked = content_words([query.text for query in benchmark.asked])
-    for query, words in zip(benchmark.asked, asked, strict=True):
-        held, scored = rows[query.scope], words and query.scope in indexes
-        yield held, torch.from_numpy(indexes[query.scope].get_scores(words)) if scored else torch.zeros(len(held))
+        indexes[scope].append([benchmark.memories[row].text for row in held])
+    for query in benchmark.asked:
+        held = rows[query.scope]
+        yield held, torch.from_numpy(indexes[query.scope].scores(query.text, np.ones(len(held), bool)))
 
 
 def nearest(benchmark, query, bank, store, depth):

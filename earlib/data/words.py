@@ -7,8 +7,8 @@ Scores are those of the `bm25s` package, Lucene's variant with its usual constan
 with f the occurrences of t in m, n_t the memories that contain t, l_m the words of m and l their mean.
 """
 
+import math
 import re
-from collections import Counter
 
 import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
@@ -87,12 +87,13 @@ class Words:
         rows, found = len(alive), np.zeros(len(alive), np.float32)
         lengths, count = self._lengths[:rows], np.count_nonzero(alive)
         mean = lengths.sum(where=alive) / max(1, count)
-        for word, times in Counter(content_words([text])[0]).items():
+        for word in content_words([text])[0]:
             stored, size = self._postings.get(word, (_NONE, 0))
             held, occurrences = stored[:, : np.searchsorted(stored[0, :size], rows)]
             living = alive[held]
-            held, occurrences = held[living], occurrences[living].astype(np.float32)
-            rarity = times * np.log1p((count - len(held) + 0.5) / (len(held) + 0.5))
+            held, occurrences = held[living], occurrences[living]
+            # Rounded where the package rounds, so that scores are equal to the last bit.
+            rarity = np.float32(math.log(1 + (count - len(held) + 0.5) / (len(held) + 0.5)))
             weight = K1 * (1 - B + B * lengths[held] / mean) if len(held) else 1
-            found[held] += (rarity * occurrences / (occurrences + weight)).astype(np.float32)
+            found[held] += (rarity * (occurrences / (occurrences + weight))).astype(np.float32)
         return found
