@@ -1,6 +1,7 @@
 """BM25 over memories that are added one after another, without indexing the earlier ones again.
 
-Scores are those of the `bm25s` package, Lucene's variant with its usual constants, over the active memories:
+Scores are to the last bit those of the `bm25s` package, Lucene's variant with its usual constants, over the active
+memories:
 
     score(q, m) = sum over words t of q:  log(1 + (N - n_t + 1/2) / (n_t + 1/2))  f / (f + k1 (1 - b + b l_m / l))
 
