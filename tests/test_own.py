@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from test_encoders import Publisher, checkpoint, child  # noqa: F401
 import earlib
 from earlib import paper
 from earlib.core.config import Config
-from earlib.data import benchmarks, embedding, encoders, folders, own
+from earlib.data import benchmarks, embedding, encoders, folders, lines, own
 from earlib.data.benchmarks import Memory, Query
 from earlib.experiments import comparisons
 from earlib.experiments.settings import Setting
@@ -92,6 +93,19 @@ def test_oddities_that_break_nothing_are_listed(tmp_path):
         ("line 3", "repeated question"),
         ("line 3", "no evidence"),
     ]
+
+
+def test_a_large_file_is_read_once_and_in_linear_time(tmp_path, monkeypatch):
+    """A quadratic search among 16,000 questions took a minute, and each notebook that was planned took it again."""
+    asked = [{"question": f"Who {n}?", "evidence": [n]} for n in range(16_000)]
+    everything = {"question": "Which?", "evidence": list(range(16_000))}
+    path = write(tmp_path / "a.jsonl", *map(chat, range(16_000)), *asked, everything)
+    began = time.process_time()
+    name = benchmarks.resolve(str(path))
+    assert time.process_time() - began < 10
+    assert len(benchmarks.load(name).queries) == 16_001
+    monkeypatch.setattr(lines, "read", None)
+    assert benchmarks.resolve(str(path)) == name
 
 
 ASKED = {"question": "Who?", "evidence": [1]}

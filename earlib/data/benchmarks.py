@@ -168,8 +168,10 @@ def resolve(text):
     if path.suffix != ".jsonl":
         found = path.suffix or "no suffix"
         raise ValueError(f"{text}: expected a file NAME.jsonl with a JSON object a line, found {found}; {_FORMAT}")
-    importlib.import_module("earlib.data.lines").read(path)
-    return own.remember(own.named(path.name, own.file_hash(path)), path)
+    name = own.named(path.name, own.file_hash(path))
+    if not own.place(name):  # the content that has a name was read before
+        importlib.import_module("earlib.data.lines").read(path)
+    return own.remember(name, path)
 
 
 def _unknown(name):

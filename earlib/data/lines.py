@@ -1,6 +1,7 @@
 """The user's own dataset: a file with one JSON object a line, a memory or a question each (docs/own-data.md)."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -64,22 +65,24 @@ def read(path, dates=False):
     lines = list(_lines(path))
     memories = _memories(path, lines, dates)
     turns = {name for name, memory in memories.items() if memory.store == "dialogue"}
-    scopes, queries, audit = {memory.scope for memory in memories.values()}, {}, []
+    scopes, asked, queries, audit = {memory.scope for memory in memories.values()}, set(), {}, []
     for number, line in lines:
         scope, field = str(line.conversation), "evidence" if isinstance(line, QuestionLine) else "sources"
         named = [f"{scope}/{one}" for one in getattr(line, field)]
+        times = Counter(named)
         for name, one in zip(named, getattr(line, field), strict=True):
             if name not in turns:
                 expected = f"the id of a memory of conversation {scope!r} that has no sources itself"
                 raise _error(path, number, field, expected, one)
-            if named.count(name) > 1:
+            if times[name] > 1:
                 raise _error(path, number, field, "each id once", one)
         if field == "sources":
             continue
         if scope not in scopes:
             raise _error(path, number, "conversation", f"one with memories{near(scope, scopes)}", scope)
-        if any((one.scope, one.text) == (scope, line.question) for one in queries.values()):
+        if (scope, line.question) in asked:
             audit.append(Irregularity(f"line {number}", "repeated question", line.question, "both"))
+        asked.add((scope, line.question))
         if not named:
             audit.append(Irregularity(f"line {number}", "no evidence", "[]", "the question, without gold"))
         name = f"{scope}/Q{number}"
