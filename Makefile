@@ -2,17 +2,21 @@
 # installed, else by pip. VENV=active is the environment of the shell. Read by GNU make from 3.81 on.
 PROFILE ?= laptop
 ARGS ?=
-VENV ?= .venv
+override VENV := $(or $(strip $(VENV)),.venv)
 # The first of these that fits makes VENV; all of them gave the committed numbers (3.14 was never run).
 INTERPRETER ?= python3 python python3.11 python3.12 python3.13 python3.14
 
 UV := $(shell command -v uv 2>/dev/null)
-ACTIVE := $(or $(VIRTUAL_ENV),$(filter-out $(if $(filter base,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX)),$(CONDA_PREFIX)))
+# Of conda's environments only base holds a folder condabin.
+ACTIVE := $(or $(VIRTUAL_ENV),$(if $(wildcard $(CONDA_PREFIX)/condabin),,$(CONDA_PREFIX)))
 ifeq ($(VENV)$(ACTIVE),active)
 $(error VENV=active: no environment is active but conda's base at most, which is left alone; activate another one, \
 or leave VENV out)
 endif
 PREFIX := $(if $(filter active,$(VENV)),$(ACTIVE),$(VENV))
+ifneq ($(words $(PREFIX)),1)
+$(error VENV: expected one path without blanks, got "$(PREFIX)")
+endif
 PYTHON := $(PREFIX)/bin/python
 STAMP := $(PREFIX)/installed
 INSTALL := $(if $(UV),$(UV) pip install --python $(PYTHON),$(PYTHON) -m pip install)
@@ -85,7 +89,7 @@ report: $(STAMP) ## write results/PROFILE/index.html, to read; of laptop also th
 	$(if $(filter laptop,$(PROFILE)),$(PYTHON) -m earlib.harness.tables readme)
 
 lab: $(STAMP) ## open the notebooks in JupyterLab; what they save goes to build/by-hand, not to results
-	EARLIB_RESULTS= $(PYTHON) -m jupyterlab notebooks $(ARGS)
+	$(PYTHON) -m jupyterlab notebooks $(ARGS)
 
 kernel: $(STAMP) ## add the kernel "earlib" to one's own Jupyter or VS Code, and say where
 	$(PYTHON) -m ipykernel install --user --name earlib --display-name earlib $(ARGS)
@@ -119,6 +123,9 @@ $(STAMP): requirements.lock pyproject.toml
 	    if [ $(VENV) = active ]; then \
 	        echo "earlib needs Python 3.11 to 3.14, and pip or uv, but $(PYTHON) has not" >&2; exit 1; \
 	    fi; \
+	    if [ $(VENV) != .venv ] && [ -n "$$(ls -A $(VENV) 2>/dev/null)" ]; then \
+	        echo "VENV=$(VENV) holds files, and no Python 3.11 to 3.14 with pip or uv: left as it is; name a new folder" >&2; exit 1; \
+	    fi; \
 	    for python in $(INTERPRETER) ''; do \
 	        $$python -c "$$supported$(if $(UV),,; import ensurepip)" 2>/dev/null && break; \
 	    done; \
@@ -148,7 +155,7 @@ $(EXTRAS_STAMP): requirements-extras.lock $(STAMP)
 
 # Anything else is for the runner, which knows the notebooks and names those with a similar name.
 %: $(STAMP) FORCE
-	@$(PYTHON) -m earlib.run $@ --profile $(PROFILE) $(ARGS) || { echo "(\`make help\` lists the targets)" >&2; exit 2; }
+	@$(PYTHON) -m earlib.run '$@' --profile $(PROFILE) $(ARGS) || { echo "(\`make help\` lists the targets)" >&2; exit 2; }
 
 # Not these, which make tries to bring up to date first.
 Makefile requirements.lock requirements-llm.lock requirements-extras.lock pyproject.toml: ;

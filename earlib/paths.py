@@ -99,14 +99,14 @@ def shown(path):
 def save_result(name, content):
     """Write what a notebook saves: for the runner, which publishes it when every cell has passed, else `by_hand()`.
 
-    The runner sets `EARLIB_RESULTS` for its notebooks.
+    The runner sets `EARLIB_RUNNING` for its notebooks; a user's own `EARLIB_RESULTS` alone is no run.
     """
-    write_atomically((results() if os.environ.get("EARLIB_RESULTS") else by_hand()) / name, content)
+    write_atomically((results() if os.environ.get("EARLIB_RUNNING") else by_hand()) / name, content)
 
 
 def announce(profile):
     """By hand, print where the notebook saves: once, in a cell that nbval does not compare."""
-    if not os.environ.get("EARLIB_RESULTS"):
+    if not os.environ.get("EARLIB_RUNNING"):
         print(f"run by hand: saved in {shown(by_hand() / profile)}; the results stay as they are")
 
 

@@ -45,6 +45,7 @@ def own_places(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("EARLIB_CACHE", "EARLIB_RESULTS", "EARLIB_BUILD"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.removeprefix("EARLIB_").lower())))
+        patch.setenv("EARLIB_RUNNING", "1")  # what is saved goes to results, as in a notebook that the runner started
         yield
 
 

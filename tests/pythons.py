@@ -49,6 +49,7 @@ def main():
             continue
         print(f"{name}: {python}", flush=True)
         began, folder = time.monotonic(), f"build/python3.{minor}"
+        shutil.rmtree(ROOT / folder, ignore_errors=True)  # what an interrupted run left
         environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS")}
         command = ["make", "--no-print-directory", "test-core", f"VENV={folder}", f"INTERPRETER={python}"]
         status = subprocess.run(command, cwd=ROOT, env=environment | {"PIP_NO_CACHE_DIR": "1"}).returncode

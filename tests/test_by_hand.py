@@ -103,10 +103,11 @@ def checkout():
 @pytest.mark.parametrize("way", [plain_papermill, plain_nbclient, jupyter_server])
 def test_a_notebook_by_hand_leaves_the_checkout_as_it_is_and_says_where_it_saved(way, tmp_path, monkeypatch):
     monkeypatch.setenv("EARLIB_BUILD", str(tmp_path / "build"))
-    monkeypatch.delenv("EARLIB_RESULTS")
+    monkeypatch.delenv("EARLIB_RUNNING")
+    monkeypatch.setenv("EARLIB_RESULTS", str(tmp_path / "own"))
     before = checkout()
     printed = [output.get("text", "") for cell in way(tmp_path).cells for output in cell.get("outputs", [])]
-    assert checkout() == before
+    assert checkout() == before and not (tmp_path / "own").exists()
     folder = tmp_path / "build" / "by-hand" / "smoke"
     assert sorted(file.name for file in folder.iterdir()) == SAVED
     told = [line for text in printed for line in text.splitlines() if line.startswith("run by hand")]
@@ -115,7 +116,7 @@ def test_a_notebook_by_hand_leaves_the_checkout_as_it_is_and_says_where_it_saved
 
 def test_nbval_by_hand_finds_a_committed_notebook_unchanged(tmp_path):
     shutil.copy(paths.reference() / "smoke" / "tab01_dataset_stats.ipynb", tmp_path)
-    left = {name: value for name, value in os.environ.items() if name != "EARLIB_RESULTS"}
+    left = {name: value for name, value in os.environ.items() if name != "EARLIB_RUNNING"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env"]
     environment = left | {"EARLIB_BUILD": str(tmp_path / "build"), "EARLIB_DTYPE": "float64"}
     done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -219,8 +219,8 @@ def test_make_builds_the_model_server_in_an_environment_of_its_own():
 
 
 def test_make_opens_jupyter_and_adds_a_kernel_to_one_s_own():
-    opened = make("--dry-run", "lab", "ARGS=--no-browser", EARLIB_RESULTS="elsewhere").stdout
-    assert "EARLIB_RESULTS= .venv/bin/python -m jupyterlab notebooks --no-browser\n" in opened  # what it saves: by hand
+    opened = make("--dry-run", "lab", "ARGS=--no-browser").stdout
+    assert ".venv/bin/python -m jupyterlab notebooks --no-browser\n" in opened
     added = make("--dry-run", "kernel").stdout
     assert "python -m ipykernel install --user --name earlib --display-name earlib" in added
 
@@ -296,12 +296,14 @@ def test_uv_installs_where_there_is_one(fresh):
     [
         ({"VIRTUAL_ENV": "/mine"}, "/mine"),
         ({"CONDA_PREFIX": "/conda/envs/mine", "CONDA_DEFAULT_ENV": "mine"}, "/conda/envs/mine"),
-        ({"VIRTUAL_ENV": "/mine", "CONDA_PREFIX": "/conda", "CONDA_DEFAULT_ENV": "base"}, "/mine"),
-        ({"CONDA_PREFIX": "/conda", "CONDA_DEFAULT_ENV": "base"}, None),
+        ({"VIRTUAL_ENV": "/mine", "CONDA_PREFIX": "BASE"}, "/mine"),
+        ({"CONDA_PREFIX": "BASE", "CONDA_DEFAULT_ENV": "BASE"}, None),
         ({}, None),
     ],
 )
-def test_the_active_environment_is_used_on_request_but_never_conda_s_base(active, used):
+def test_the_active_environment_is_used_on_request_but_never_conda_s_base(active, used, tmp_path):
+    (tmp_path / "condabin").mkdir()
+    active = {name: value.replace("BASE", str(tmp_path)) for name, value in active.items()}
     done = make("--dry-run", "reproduce", "VENV=active", **active)
     if used is None:
         assert done.returncode == 2 and "VENV=active: no environment is active but conda's base at most" in done.stderr
@@ -311,11 +313,24 @@ def test_the_active_environment_is_used_on_request_but_never_conda_s_base(active
     assert "\n.venv/bin/python -m earlib.run" in make("--dry-run", "reproduce", **active).stdout
 
 
+@pytest.mark.parametrize("place", [".", "thesis", "thesis/", "thesis other", "/ a"])
+def test_a_folder_that_is_no_environment_is_left_alone(place, fresh):
+    """Making an environment clears its folder: never one that holds anything else."""
+    (fresh / "thesis").mkdir()
+    (fresh / "thesis" / "chapter.txt").write_text("years of work")
+    before = sorted(fresh.rglob("*"))
+    done = make("reproduce", f"VENV={place}", folder=fresh)
+    assert done.returncode == 2 and ("left as it is" in done.stderr or "without blanks" in done.stderr), done.stderr
+    assert sorted(fresh.rglob("*")) == before
+
+
 def test_an_unknown_target_is_answered_with_similar_names():
     installed = f"--assume-old={sys.prefix}/installed"
     done = make("tab2", installed, "VENV=active", VIRTUAL_ENV=sys.prefix)
     assert done.returncode == 2 and "did you mean 'tab02_main_results'?" in done.stderr
     assert "`make help`" in done.stderr
+    quoted = make("a;echo b", installed, "VENV=active", VIRTUAL_ENV=sys.prefix)
+    assert quoted.returncode == 2 and "b" not in quoted.stdout.split()
     for file in ("Makefile", "requirements.lock", "pyproject.toml"):
         assert "earlib.run" not in make("--dry-run", file).stdout
 

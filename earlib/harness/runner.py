@@ -153,6 +153,7 @@ def execute(plan, source, work, environment, estimates=None, asker=None, bar=Fal
     environment |= {
         "EARLIB_ROOT": str(paths.ROOT),
         "EARLIB_RESULTS": str(work / "results"),
+        "EARLIB_RUNNING": "1",
         "EARLIB_DEPTH": plan.depth,
         "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
         # Never the caller's own, as of the depth: results would come of estimates.
