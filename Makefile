@@ -136,6 +136,7 @@ $(STAMP): requirements.lock pyproject.toml
 	    fi; \
 	    $(if $(UV),$(UV) venv --quiet --clear --python "$$(command -v $$python)",$$python -m venv --clear) $(VENV); \
 	fi
+	@echo "installing what requirements.lock names into $(PREFIX): some minutes, once"
 	$(INSTALL) --requirement requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -451,7 +451,7 @@ def test_all_goes_on_after_a_failure_and_sums_up(root, capsys, jobs):
     assert head == f"2 notebooks, profile smoke, results in {paths.shown(root / 'results' / 'smoke')}"
     assert re.fullmatch(r"\[[12]/2] plain \d+\.\d s(, about \d+ s left)?", line)
     assert hint.endswith("make report PROFILE=smoke") and count.startswith("1 of 2 notebooks ran in ")
-    assert [failed, verdicts] == ["FAILED: broken", "verdicts: 2 agrees, 1 differs"]
+    assert [failed, verdicts] == ["FAILED: broken", "values by verdict: 2 agrees, 1 differs"]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -246,7 +246,7 @@ def summarise(outcomes, seconds):
     if failed and lines:
         lines.append(f"FAILED: {', '.join(failed)}")
     if verdicts:
-        lines.append("verdicts: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
+        lines.append("values by verdict: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
     if stayed:
         file = f"{stayed[0].name}.ipynb" if len(stayed) == 1 else ""
         kept, made = (paths.shown(one / stayed[0].profile / file) for one in (paths.results(), paths.unchanged()))
@@ -266,14 +266,15 @@ def describe():
             if key not in SET_BY_RUN:
                 stated = f"{key}: {field.title} = {field.default!r}"
                 lines.append(f"    {stated:40}  {field.description}".rstrip())
-    return "\n".join(lines)
+    own = "dataset may also be a file NAME.jsonl of your own, encoder a folder or OWNER/NAME@COMMIT: docs/own-data.md"
+    return "\n".join([*lines, own])
 
 
 def _read_arguments(arguments):
     parser = argparse.ArgumentParser(prog="python -m earlib.run", description="Run notebooks of the paper headless.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"ids of notebooks, or {', '.join(GROUPS)}")
     parser.add_argument("--profile", default="laptop", help="a file of notebooks/profiles (default: laptop)")
-    parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter; may be repeated")
+    parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter, also KEY VALUE; may be repeated")
     engine = parser.add_mutually_exclusive_group()
     engine.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
     engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler whose workers run the notebooks")
