@@ -9,15 +9,18 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from made_longmemeval import QUESTION
+from scripted_server import questions
 from small_proxy import proxy
 
 from earlib import paths
-from earlib.data import download, longmemeval, proxies
+from earlib.data import download, encoders, longmemeval, proxies
 from earlib.data.benchmarks import load
+from earlib.llm.client import Client
 
 NAME = "sample.bin"
 BODY = bytes(range(256)) * 1200
@@ -275,3 +278,33 @@ def test_a_socks_proxy_without_its_package_says_which(server, publish, home, mon
         with pytest.raises(download.Unavailable, match="ALL_PROXY names a socks5 proxy.*pip install pysocks") as error:
             download.fetch(NAME)
     assert "secret" not in str(error.value)
+
+
+def asked_of_a_language_model():
+    Client("m", "https://publisher.invalid/v1", "key", max_retries=0).ask(questions(1))
+
+
+@pytest.mark.parametrize("password", ["sekret#1", "12#sekret", "sek/ret", "12/sekret", "sek?ret", "sek\\ret", "sek[ret"])
+@pytest.mark.parametrize(
+    "ask",
+    [lambda: download.fetch(NAME), lambda: encoders.resolve("a/b@main"), asked_of_a_language_model],
+    ids=["data", "hub", "llm"],
+)
+def test_a_password_that_is_not_encoded_is_never_shown(hub, home, monkeypatch, ask, password):
+    file = download.File(f"https://publisher.invalid/right/{NAME}", DIGEST, "CC0")
+    monkeypatch.setitem(download.FILES, NAME, file)
+    with proxy(monkeypatch, 9), pytest.raises(OSError, match="HTTPS_PROXY: expected scheme:.* percent-enc") as error:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:{password}@127.0.0.1:9")
+        ask()
+    told = "".join(traceback.format_exception(error.value))
+    assert not any(part in told for part in ("sek", "ret@"))
+
+
+@pytest.mark.parametrize("name", ["http://user:se%23kr%2Fet@{}", "http://user:se@kr!et@{}/", "{}", "http://{}"])
+def test_every_other_address_of_a_proxy_is_used(server, home, monkeypatch, name):
+    address = f"http://publisher.invalid/right/{NAME}"
+    monkeypatch.setitem(download.FILES, NAME, download.File(address, DIGEST, "CC0"))
+    with proxy(monkeypatch, server.server_port, "HTTP_PROXY") as asked:
+        monkeypatch.setenv("HTTP_PROXY", name.format(os.environ["HTTP_PROXY"].removeprefix("http://")))
+        assert download.fetch(NAME).read_bytes() == BODY
+    assert asked == [f"HEAD {address}", f"GET {address}"]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from urllib.parse import urlsplit
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -11,15 +12,29 @@ MODULES = {"pysocks": "socks", "socksio": "socksio"}  # for SOCKS: of requests, 
 def respect_proxies(package=None):
     """Prepare a client for the proxies that the environment names, which HTTP libraries read themselves.
 
-    The loopback never goes through one. A ConnectionError if there is a SOCKS proxy and not the `package` by which the
-    client's library speaks to it; a client of the loopback alone needs none.
+    The loopback never goes through one. A ConnectionError for an address that is none, which a library would show with
+    its password, and for a SOCKS proxy without the `package` by which the client's library speaks to it. A client of
+    the loopback alone has no package, and no proxy is checked.
     """
     named = {name: os.environ[name] for name in os.environ if name.lower() in PROXIES and os.environ[name]}
-    for variable, address in named.items():
+    for variable, address in named.items() if package else ():
+        if not _is_address(address):
+            expected = "scheme://[user:password@]host:port, with special characters percent-encoded"
+            raise ConnectionError(f"{variable}: expected {expected} (# is %23, / is %2F)")
         scheme = address.partition(":")[0].lower()
-        if package and scheme.startswith("socks") and importlib.util.find_spec(MODULES[package]) is None:
+        if scheme.startswith("socks") and importlib.util.find_spec(MODULES[package]) is None:
             raise ConnectionError(f"{variable} names a {scheme} proxy, which needs a package: pip install {package}")
     spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if named and spared.strip() != "*":
         hosts = [one.strip() for one in spared.split(",") if one.strip()]
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*hosts, *LOOPBACK]))
+
+
+def _is_address(text):
+    """True unless a part of a password would be read as the host, the port or what follows them."""
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        behind = parts.path + parts.query + parts.fragment
+        return bool(parts.hostname) and parts.port != 0 and "@" not in behind and "\\" not in text
+    except ValueError:
+        return False
