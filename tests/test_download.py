@@ -284,7 +284,9 @@ def asked_of_a_language_model():
     Client("m", "https://publisher.invalid/v1", "key", max_retries=0).ask(questions(1))
 
 
-@pytest.mark.parametrize("password", ["sekret#1", "12#sekret", "sek/ret", "12/sekret", "sek?ret", "sek\\ret", "sek[ret"])
+@pytest.mark.parametrize(
+    "password", ["sekret#1", "12#sekret", "sek/ret", "12/sekret", "sek?ret", "sek\\ret", "sek[ret"]
+)
 @pytest.mark.parametrize(
     "ask",
     [lambda: download.fetch(NAME), lambda: encoders.resolve("a/b@main"), asked_of_a_language_model],
