@@ -1,12 +1,17 @@
 """A run whose values are those in place leaves them, byte for byte; anything else that differs replaces them."""
 
+import base64
+import io
 import json
 import shutil
 
+import numpy as np
+import PIL.Image
 import pytest
 
 from earlib import paths, records
 from earlib.harness import notebooks
+from earlib.harness.pictures import alike
 
 SMOKE = paths.reference() / "smoke"
 NAME = "fig02_walkthrough"  # most of its rows vary
@@ -85,12 +90,22 @@ def varying_value_lost(content):
     row(content, varies=True).update(measured=None, reason="no model")
 
 
+def of_varying(**values):
+    """A value of the same kind, and something else of its row."""
+    return lambda content: [other_varying_value(content), row(content, varies=True).update(values)]
+
+
 @pytest.mark.parametrize(
     "alter, told",
     [
         (other_value, ["1 of 42 rows"]),
         (other_verdict, ["1 of 42 rows"]),
         (varying_value_lost, ["1 of 42 rows"]),
+        (of_varying(reported=1.8, printed="1.80"), ["1 of 42 rows"]),
+        (of_varying(reason="made dialogues"), ["1 of 42 rows"]),
+        (of_varying(unit="s"), ["2 of 42 rows"]),
+        (of_varying(n_queries=5), ["1 of 42 rows"]),
+        (lambda content: content["rows"].reverse(), ["order of rows"]),
         (lambda content: content["rows"].pop(), ["1 of 41 rows"]),
         (lambda content: content["parameters"].update(learned=50), ["parameters"]),
         (lambda content: content["provenance"].update(encoder="another"), ["provenance"]),
@@ -114,22 +129,111 @@ def other_parameter(content):
 
 
 def other_text(content):
-    printed = [output for cell in content["cells"] for output in cell.get("outputs", []) if output.get("text")]
-    printed[-1]["text"] = ["reference: another\n"]
+    printed(content)[-1]["text"] = ["reference: another\n"]
 
 
-@pytest.mark.parametrize("alter, told", [(other_source, "cells"), (other_parameter, "cells"), (other_text, "text")])
+def other_number_in_text(content):
+    printed(content)[-1]["text"] = [line.replace("0.1", "-1.2e-05") for line in printed(content)[-1]["text"]]
+
+
+def printed(content):
+    return [output for output in outputs(content) if output.get("text")]
+
+
+def outputs(content):
+    return [output for cell in content["cells"] for output in cell.get("outputs", [])]
+
+
+def pictured(content):
+    return [output["data"] for output in outputs(content) if "image/png" in output.get("data", {})]
+
+
+def picture_lost(content):
+    del pictured(content)[-1]["image/png"]
+
+
+def picture_recoloured(content):
+    data = pictured(content)[0]
+    data["image/png"] = base64.b64encode(png(recoloured(picture(base64.b64decode(data["image/png"]))))).decode()
+
+
+@pytest.mark.parametrize(
+    "alter, told",
+    [
+        (other_source, "cells"),
+        (other_parameter, "cells"),
+        (other_text, "text"),
+        (other_number_in_text, "text"),
+        (picture_lost, "number of pictures"),
+        (picture_recoloured, "pictures"),
+    ],
+)
 def test_a_changed_notebook_replaces_all_files(run, alter, told):
     before = there()
     assert run(of_notebook=alter) == [told]
     assert there()[f"{NAME}.ipynb"] != before[f"{NAME}.ipynb"] and not there("unchanged")
 
 
-def test_pictures_drawn_with_other_fonts_and_text_that_shows_what_varies_change_nothing(run, tmp_path):
+@pytest.mark.parametrize("of_record", [other_last_digit, other_varying_value])
+def test_text_counts_also_where_numbers_of_a_record_differ(run, of_record):
+    assert run(of_record, other_text) == ["text"]
+
+
+def test_numbers_in_text_and_pictures_may_differ_where_what_they_show_varies(run):
     before = there()
-    for file in (tmp_path / "work" / "results" / "smoke").glob("*.png"):
-        file.write_bytes(b"another")
-    assert run(other_varying_value, other_text) == [] and there() == before
+    assert run(other_varying_value, other_number_in_text) == [] and there() == before
+    assert run(None, picture_recoloured) == [] and there() == before
+
+
+def picture(content):
+    return np.asarray(PIL.Image.open(io.BytesIO(content)).convert("RGB"))
+
+
+def png(pixels):
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(file, format="png")
+    return file.getvalue()
+
+
+def recoloured(pixels):
+    """The picture with its blue curve, or what else is blue, in green."""
+    blue = np.abs(pixels.astype(int) - (1, 115, 178)).sum(-1) < 60
+    assert 1000 < blue.sum() < 0.1 * blue.size
+    return np.where(blue[..., None], pixels[..., [1, 2, 0]], pixels)
+
+
+def smoothed(pixels):
+    """The picture with edges as another library smooths them."""
+    height, width = pixels.shape[:2]
+    return np.asarray(PIL.Image.fromarray(pixels).resize((width - 2, height)).resize((width, height)))
+
+
+@pytest.mark.parametrize("name", [f"{NAME}_candidates", "fig03_sample_efficiency", "tab08_latency"])
+def test_pictures_are_alike_whatever_smooths_their_edges_but_not_with_a_colour_or_line_changed(name):
+    file = SMOKE / f"{name}.png"
+    pixels = picture(file.read_bytes())
+    lined = pixels.copy()
+    lined[:, 300:303] = 1, 115, 178
+    assert alike(file, file) and alike(io.BytesIO(png(smoothed(pixels))), file)
+    for other in (recoloured(pixels), lined, pixels[:-9], np.full_like(pixels, 255)):
+        assert not alike(io.BytesIO(png(other)), file)
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture", (SMOKE / f"{NAME}.png").read_bytes()[:900], None])
+def test_a_picture_in_place_that_is_changed_or_broken_is_replaced(run, content):
+    whole, file = there(), paths.results() / "smoke" / f"{NAME}.png"
+    file.write_bytes(content if content is not None else png(recoloured(picture(whole[file.name]))))
+    assert run() == ["pictures"] and there()[file.name] == whole[file.name]
+
+
+def test_a_folder_where_a_file_belongs_stops_before_anything_is_written(run):
+    file = paths.results() / "smoke" / f"{NAME}.png"
+    file.unlink()
+    file.mkdir()
+    before = {one.name: one.read_bytes() for one in file.parent.iterdir() if one.is_file()}
+    with pytest.raises(IsADirectoryError, match=f"{NAME}.png: expected a file"):
+        run(other_value)
+    assert {one.name: one.read_bytes() for one in file.parent.iterdir() if one.is_file()} == before
 
 
 def test_what_is_missing_or_broken_is_written(run):

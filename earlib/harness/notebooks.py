@@ -2,6 +2,8 @@
 
 import ast
 import asyncio
+import base64
+import io
 import json
 import logging
 import os
@@ -21,6 +23,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 from earlib import paths, records
 from earlib.core.config import Config, near
 from earlib.data import benchmarks, encoders, rerankers
+from earlib.harness.pictures import alike
 
 READERS = ("claims",)  # notebooks that draw on the records of others; they run when all others are finished
 ASKED = ("llm", "judge")  # parameters that name a language model
@@ -224,19 +227,28 @@ def publish(work, profile, name, rewrite=False):
     """Put the results of a finished run in place: record and figures first, then the notebook that shows them.
 
     Results in place that say the same stay as they are, byte for byte, unless they are to be rewritten: the record's
-    rows, parameters and data (`records.changes`: neither its commit nor values that vary count), the notebook's cells
-    and the words that they print. Pictures are not compared, since fonts differ between machines. The run's own files
-    then go to `build/unchanged`, and of the results only what was missing is written.
+    rows, parameters and data (`records.changes`: neither its commit nor values that vary count), the notebook's cells,
+    the words that they print and the pictures, as far as an eye can tell (`pictures.alike`). Where values that vary
+    differ, text is compared without its numbers, and of pictures only the size. The run's own files then go to
+    `build/unchanged`, and of the results only what was missing is written.
 
     Returns
     -------
     list of str or None
         Words for what has changed; none if nothing has. None if there was nothing to compare with.
+
+    Raises
+    ------
+    IsADirectoryError
+        If a folder lies where a file belongs; nothing is written then.
     """
     notebook = _stripped(nbformat.read(work / f"{name}.ipynb", as_version=4))
     made = {f"{name}.ipynb": (nbformat.writes(notebook) + "\n").encode()}
     left, folder = work / "results" / profile, paths.results() / profile
     made = {str(file.relative_to(left)): file.read_bytes() for file in sorted(left.rglob("*")) if file.is_file()} | made
+    for file in made:
+        if (folder / file).is_dir():
+            raise IsADirectoryError(f"{folder / file}: expected a file, but it is a folder; remove it and run again")
     told = None if not any((folder / file).exists() for file in made) else _changes(made, folder, name)
     stays = told == [] and not rewrite
     for file, content in made.items():
@@ -254,28 +266,39 @@ def _changes(made, folder, name):
     if record in made and (folder / record).exists():
         try:
             new, old = json.loads(made[record]), json.loads((folder / record).read_bytes())
-            told, varied = records.changes(new, old), new["rows"] != old["rows"]
+            told = records.changes(new, old)
+            varied = any(row.get("varies") and row not in old["rows"] for row in new["rows"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return ["a record that cannot be read"]
+    pairs = [(content, folder / file) for file, content in made.items() if file.endswith(".png")]
+    pairs = [(io.BytesIO(content), file) for content, file in pairs if file.exists()]
     if (folder / notebook).exists():
         try:
             new, old = (nbformat.reads(one.decode(), 4) for one in (made[notebook], (folder / notebook).read_bytes()))
-            parts = {"cells": _written(new) == _written(old), "text": varied or _printed(new) == _printed(old)}
+            parts = {"cells": _written(new) == _written(old), "text": _printed(new, varied) == _printed(old, varied)}
+            shown = _pictures(new), _pictures(old)
         except Exception:  # cut short, not JSON: anything unreadable
             return ["a notebook that cannot be read"]
         told += [what for what, same in parts.items() if not same]
-    return told
+        told += ["number of pictures"] * (len(shown[0]) != len(shown[1]))
+        pairs += zip(*shown, strict=False)
+    return told + ["pictures"] * (not all(alike(*pair, only_size=varied) for pair in pairs))
 
 
 def _written(notebook):
     return [(cell.cell_type, cell.source) for cell in notebook.cells]
 
 
-def _printed(notebook):
-    """Text that cells print or show."""
+def _printed(notebook, varied):
+    """Text that cells print or show, without its numbers where these vary."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = [output.get("text") or output.get("data", {}).get("text/html") for output in outputs]
-    return [text for text in shown if text]
+    return [records.without_numbers(text) if varied else text for text in shown if text]
+
+
+def _pictures(notebook):
+    outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [io.BytesIO(base64.b64decode(one["image/png"])) for one in outputs if "image/png" in one]
 
 
 def _stripped(notebook):

@@ -4,7 +4,7 @@ A record is tidy: each row is one value, named by its keys (dataset, encoder, va
 rounds or category). Tables, figures, the README and the claims are drawn from records alone.
 """
 
-from earlib.records.comparison import changes, compare_with_reference
+from earlib.records.comparison import changes, compare_with_reference, without_numbers
 from earlib.records.files import load, plain, record, save
 from earlib.records.origin import provenance
 from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, key_of, named, not_run, row
@@ -12,3 +12,4 @@ from earlib.records.verdicts import family, own_setting
 
 __all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "changes", "compare_with_reference", "family", "further"]
 __all__ += ["key_of", "load", "named", "not_run", "own_setting", "plain", "provenance", "record", "row", "save"]
+__all__ += ["without_numbers"]

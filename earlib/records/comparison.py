@@ -1,11 +1,16 @@
 """Comparison of a record with the committed one of the same name."""
 
 import math
+import re
 
 from earlib import paper, paths
 from earlib.records.files import all_fields, load
 from earlib.records.rows import key_of, named
 from earlib.records.verdicts import judge
+
+ENDS = [f"{kind}{end}" for kind in ("", "difference_", "scope_", "difference_scope_") for end in ("low", "high")]
+COUNTS = ("unparsed", "refused", "answer_words")  # of replies
+VARYING = {"measured", "std", "difference", *ENDS, "p", "p_holm", "verdict", "decided", *COUNTS}
 
 
 def compare_with_reference(record, tolerance):
@@ -81,8 +86,8 @@ def changes(new, old):
     """Words for what differs between two records of one name, for a reader; none where nothing that matters does.
 
     The commit and the versions of packages do not matter, but earlib's own does. Numbers are equal within the last of
-    their six digits. Rows marked `varies` (times, first passages, replies) differ only where one has come, gone or
-    lost its value: of these, the values of the older record are as good as the newer's.
+    their six digits. Of rows marked `varies` (times, first passages, replies) the values may differ, and what follows
+    from them (`VARYING`, the numbers in `reason`), but not whether there is a value, nor anything else.
 
     Parameters
     ----------
@@ -97,7 +102,9 @@ def changes(new, old):
     told = [field for field in told if not _equal(heads[0].get(field), heads[1].get(field))]
     now, then = ({key_of(row): row for row in one["rows"]} for one in (new, old))
     off = [key for key in dict.fromkeys((*now, *then)) if not _same_row(now.get(key), then.get(key))]
-    return told + ([f"{len(off)} of {len(now)} rows"] if off else [])
+    if off:
+        return [*told, f"{len(off)} of {len(now)} rows"]
+    return told + ["order of rows"] * (list(now) != list(then))
 
 
 def _made_of(provenance):
@@ -109,8 +116,19 @@ def _same_row(now, then):
     if now is None or then is None:
         return False
     if now.get("varies") and then.get("varies"):
-        return (now.get("measured") is None) == (then.get("measured") is None)
+        now, then = _steady(now), _steady(then)
     return _equal(now, then)
+
+
+def _steady(row):
+    """Part of a varying row that is the same on every machine."""
+    kept = {key: value for key, value in row.items() if key not in VARYING}
+    return {**kept, "reason": without_numbers(row.get("reason") or ""), "measured": row.get("measured") is not None}
+
+
+def without_numbers(text):
+    """Text with a sign in place of each number, to compare what is said about values that vary."""
+    return re.sub(r"[-+−]?\d[\d.,]*(e[+-]?\d+)?", "#", text)
 
 
 def _equal(here, there):
