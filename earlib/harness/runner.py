@@ -246,7 +246,8 @@ def summarise(outcomes, seconds):
     if failed and lines:
         lines.append(f"FAILED: {', '.join(failed)}")
     if verdicts:
-        lines.append("values by verdict: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
+        counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+        lines.append(f"values by verdict: {counted}")
     if stayed:
         file = f"{stayed[0].name}.ipynb" if len(stayed) == 1 else ""
         kept, made = (paths.shown(one / stayed[0].profile / file) for one in (paths.results(), paths.unchanged()))
@@ -274,7 +275,7 @@ def _read_arguments(arguments):
     parser = argparse.ArgumentParser(prog="python -m earlib.run", description="Run notebooks of the paper headless.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"ids of notebooks, or {', '.join(GROUPS)}")
     parser.add_argument("--profile", default="laptop", help="a file of notebooks/profiles (default: laptop)")
-    parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter, also KEY VALUE; may be repeated")
+    parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter; also KEY VALUE")
     engine = parser.add_mutually_exclusive_group()
     engine.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
     engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler whose workers run the notebooks")
