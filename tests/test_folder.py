@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
+from test_encoders import checkpoint  # noqa: F401
 from test_memory import WIDTH, answers, edit_snapshot, encoder, kept, made, preset, text, told
 
 from earlib.memory import EARMemory, stored_memory
@@ -169,6 +170,28 @@ def test_an_encoder_of_the_registry_may_be_named(tmp_path):
     for other in ("mpnet", encoder):
         with pytest.raises(ValueError, match="encoder: expected minilm"):
             EARMemory.load(tmp_path, other)
+
+
+def test_a_memory_with_an_encoder_of_one_s_own_opens_again_wherever_its_folder_lies(checkpoint, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("EARLIB_OWN", "")
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
+    mine = shutil.copytree(checkpoint, tmp_path / "encoder")
+    with EARMemory(encoder=str(mine)) as held:
+        held.add(["red cat", "dog"])
+        held.save(tmp_path / "m")
+        expected = held.retrieve("cat")
+    EARMemory.load(tmp_path / "m").close()  # this process knows where the encoder lies
+    monkeypatch.setenv("EARLIB_OWN", "")
+    mine = mine.rename(tmp_path / "another name")
+    with pytest.raises(ValueError, match='m: unknown encoder .encoder@.*; give its folder: load.path, encoder="path/t'):
+        EARMemory.load(tmp_path / "m")
+    with EARMemory.load(tmp_path / "m", encoder=str(mine)) as again:
+        assert again.retrieve("cat") == expected
+    for other in ("minilm", encoder):
+        with pytest.raises(ValueError, match="encoder: expected encoder@"):
+            EARMemory.load(tmp_path / "m", other)
+    with pytest.raises(ValueError, match="nowhere: expected the folder of a sentence-transformers model"):
+        EARMemory.load(tmp_path / "m", str(tmp_path / "nowhere"))
 
 
 def test_foreign_files_stay(tmp_path):

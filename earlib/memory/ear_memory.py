@@ -46,8 +46,9 @@ class EARMemory(StoredMemory):
     Parameters
     ----------
     encoder : str or callable
-        One of `encoders.REGISTRY`, or `(texts, kind) -> [n, d]` with kind "memory" or "query", of any texts: `save`
-        has it embed a sentence of its own, by which `load` recognises it. The last 1,000 queries are not encoded again.
+        What `encoders.resolve` takes: a name, the folder of a sentence-transformers model, or OWNER/NAME@REVISION of
+        the hub. Or `(texts, kind) -> [n, d]` with kind "memory" or "query", of any texts: `save` has it embed a
+        sentence of its own, by which `load` recognises it. The last 1,000 queries are not encoded again.
     preset : str or Preset
         "best", "paper", or one of your own.
     critic : callable, optional

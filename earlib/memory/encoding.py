@@ -68,13 +68,15 @@ class MemoryEncoder:
             self._probe = self([PROBE], "memory")[0]
         return {"encoder": None, "encoder_name": None}, {"probe": torch.from_numpy(self._probe)}
 
-    def check_identity(self, fingerprint: str | None, probe: torch.Tensor | None, where: object) -> None:
+    def check_identity(
+        self, fingerprint: str | None, named: str | None, probe: torch.Tensor | None, where: object
+    ) -> None:
         """Refuse an encoder that did not encode the memories of a folder."""
         if not callable(self.encoder):
             if encoders.fingerprint(self.name) != fingerprint:
-                raise ValueError(
-                    f"{where}: the memories were encoded by other weights of {self.name}; encode them again"
-                )
+                if self.name != named:
+                    raise ValueError(f"encoder: expected {named} ({where}), got {self.name}, another one")
+                raise ValueError(f"{where}: the memories were encoded by other weights of {named}; encode them again")
             return
         if probe is None or probe.dtype != torch.float32 or probe.dim() != 1:
             raise ValueError(f"{where}: probe: expected an embedding; put a copy of the file there")

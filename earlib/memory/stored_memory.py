@@ -41,7 +41,7 @@ class StoredMemory:
             raise TypeError(f"critic: expected a callable or None, found {type(critic).__name__}")
         if dtype not in DTYPES.values():
             raise ValueError(f"dtype = {dtype!r}: expected torch.float32 or torch.float64")
-        self.encoder = encoder if callable(encoder) else encoders.get(encoder)
+        self.encoder = encoder if callable(encoder) else encoders.get(encoders.resolve(encoder))
         self.critic, self.dtype = critic, dtype
         self.seed = validation.check_whole_number(seed, "seed", 0)
         self.experiences = validation.check_whole_number(experiences, "experiences", 1)
@@ -142,7 +142,8 @@ class StoredMemory:
         ----------
         path : str or Path
         encoder : str or callable, optional
-            The callable of before, where it was none of the registry's; else it may be left out.
+            The callable or the folder of before; the folder may lie elsewhere or have another name. What the registry
+            or an installed package has may be left out.
         critic : callable, optional
             As for a new memory.
 
@@ -161,14 +162,18 @@ class StoredMemory:
         folder = MemoryFolder(validation.check_folder(path))
         try:
             plain, bank, tensors, changes = folder.read()
-            named = plain.encoder_name
-            used = encoder if callable(encoder) else named
-            if used is None or not {encoder, named} <= {None, used}:
+            named, preset = plain.encoder_name, Preset(plain.config, plain.words)
+            if callable(encoder) != (named is None):
                 wanted = named or "the callable that the memory was made with"
                 raise ValueError(f"encoder: expected {wanted} ({path}), got {encoder or 'none'}")
-            preset = Preset(plain.config, plain.words)
-            memory = cls(used, preset, critic, plain.seed, DTYPES[plain.dtype], plain.experiences)
-            memory._encode.check_identity(plain.encoder, tensors.pop("probe", None), folder.file)
+            if encoder is None:
+                try:
+                    encoder = encoders.resolve(named)
+                except ValueError as error:
+                    told = f'{path}: {error}; give its folder: load(path, encoder="path/to/folder")'
+                    raise ValueError(told) from None
+            memory = cls(encoder, preset, critic, plain.seed, DTYPES[plain.dtype], plain.experiences)
+            memory._encode.check_identity(plain.encoder, named, tensors.pop("probe", None), folder.file)
             memory._write(lambda: memory._restore(folder, plain, bank, tensors, changes))
         except BaseException:
             folder.close()
