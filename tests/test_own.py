@@ -44,6 +44,9 @@ def nothing_named(monkeypatch, tmp_path):
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "cache"))
 
 
+ASKED = {"question": "Who?", "evidence": [1]}
+
+
 def write(path, *lines):
     texts = [line if isinstance(line, (bytes, str)) else json.dumps(line) for line in lines]
     path.write_bytes(b"\n".join(text if isinstance(text, bytes) else text.encode() for text in texts))
@@ -85,13 +88,34 @@ def test_the_name_follows_the_content_and_says_no_place(tmp_path, monkeypatch):
         benchmarks.load(names[2])
 
 
+def test_a_link_is_known_by_its_own_name(tmp_path, folder, monkeypatch):
+    blob = shutil.copy(EXAMPLE, tmp_path / "0123abcd")
+    for link in ("link.jsonl", "ALIAS.JSONL"):
+        (tmp_path / link).symlink_to(blob)
+        name = benchmarks.resolve(str(tmp_path / link))
+        assert name.startswith(f"{link}@") and benchmarks.load(name).name == link
+    (tmp_path / "mine").symlink_to(folder)
+    monkeypatch.chdir(tmp_path / "mine")
+    name = encoders.resolve(str(tmp_path / "mine"))
+    assert name.startswith("mine@") and encoders.get(name).dimension == 24
+    assert encoders.resolve("1_Pooling/..").startswith("my_encoder@")
+
+
+def test_places_that_the_package_did_not_write_are_refused(monkeypatch):
+    for held in ("{", "[]", '{"a": 1}'):
+        monkeypatch.setenv(own.VARIABLE, held)
+        with pytest.raises(ValueError, match="EARLIB_OWN: expected what the package wrote there, found '.*; unset it"):
+            benchmarks.resolve("chats.jsonl")
+
+
 def test_oddities_that_break_nothing_are_listed(tmp_path):
     asked = {"question": "Who?", "evidence": []}
-    found = benchmarks.load(benchmarks.resolve(str(write(tmp_path / "a.jsonl", chat(), asked, asked))))
+    found = benchmarks.load(benchmarks.resolve(str(write(tmp_path / "a.jsonl", chat(), asked, asked, ASKED))))
     assert [(one.place, one.kind) for one in found.audit] == [
         ("line 2", "no evidence"),
         ("line 3", "repeated question"),
         ("line 3", "no evidence"),
+        ("line 4", "repeated question"),
     ]
 
 
@@ -106,9 +130,6 @@ def test_a_large_file_is_read_once_and_in_linear_time(tmp_path, monkeypatch):
     assert len(benchmarks.load(name).queries) == 16_001
     monkeypatch.setattr(lines, "read", None)
     assert benchmarks.resolve(str(path)) == name
-
-
-ASKED = {"question": "Who?", "evidence": [1]}
 
 
 @pytest.mark.parametrize(
@@ -133,6 +154,19 @@ ASKED = {"question": "Who?", "evidence": [1]}
         ([chat(), "[1]"], r"line 2: expected an object with a memory or a question, found '\[1\]'"),
         ([chat() | ASKED], r"line 1: expected an object with a memory or a question"),
         ([chat(), b'{"memory": "\xe4"}'], r"line 2: expected UTF-8, found the byte 0xe4; save the file as UTF-8"),
+        ([chat(), '{"memory": "a\\ud800", "id": 2}'], r"line 2: .*'\\ud800' is a lone surrogate"),
+        ([chat(), '{"memory": "a", "id": 2, "date": "\\udfff"}'], r"line 2: .*'\\udfff' is a lone surrogate"),
+        ([chat(), '{"memory": "a", "id": 2, "\\udfff": 1}'], r"line 2: .*'\\udfff' is a lone surrogate"),
+        ([chat(), '{"memory": ' + 10**5 * "[" + 10**5 * "]" + "}"], r"line 2: .*\(it is nested too deeply\)"),
+        ([chat(), '{"memory": "a", "id": ' + 5000 * "7" + "}"], r"line 2: .*\(Exceeds the limit \(4300 digits\)"),
+        ([chat(), '{"question": "Who?", "answer": NaN}'], r"line 2: .*\(Out of range float values .*\)"),
+        ([chat(), '{"question": "Who?", "answer": 1e999}'], r"line 2: .*\(Out of range float values .*\)"),
+        ([chat(), '{"memory": "a", "id": 2, "id": 3}'], r"line 2: .*\(the field 'id' comes twice\)"),
+        (
+            [chat(), ASKED | {"category": "adversarial"}],
+            r"expected the evidence of .* question that is not adversarial",
+        ),
+        ([chat(), {"question": "Who?"}], r"expected the evidence of at least one question .*, found none, so nothing"),
         ([chat()], r"expected at least one question, found none"),
         ([""], r"expected at least one memory, found none"),
     ],
@@ -151,6 +185,7 @@ def test_a_wrong_line_is_refused_before_anything_runs(root, tmp_path, capsys, li
     "name, expected",
     [
         ("chats.csv", "chats.csv: expected a file NAME.jsonl with a JSON object a line, found .csv"),
+        ("no~one/chats.jsonl", "No such file or directory"),
         ("nowhere.jsonl", "No such file or directory"),
         ("folder.jsonl", "Is a directory"),
         ("tyo", "unknown dataset 'tyo', did you mean 'toy'?; known: locomo, longmemeval, toy, or a file NAME.jsonl"),
@@ -253,6 +288,24 @@ def test_every_file_that_decides_the_embeddings_is_part_of_the_name(folder, file
         encoders.encode(["cat"], name)
 
 
+def test_a_module_behind_a_link_is_part_of_the_name_too(folder):
+    module = (folder / "1_Pooling").rename(folder.parent / "elsewhere")
+    (folder / "1_Pooling").symlink_to(module)
+    name = encoders.resolve(str(folder))
+    (module / "config.json").write_text((module / "config.json").read_text() + "\n")
+    assert encoders.resolve(str(folder)) != name
+
+
+def test_a_default_prompt_is_that_of_texts_without_their_own(folder):
+    file = folder / "config_sentence_transformers.json"
+    config = json.loads(file.read_text())
+    config["prompts"] = {"query": "", "document": "dog ", "any": "green "}
+    file.write_text(json.dumps(config | {"default_prompt_name": "any"}))
+    name = encoders.resolve(str(folder))
+    for kind, prompt in (("query", None), ("memory", "dog ")):  # without a prompt the library takes the default one
+        np.testing.assert_allclose(encoders.encode(TEXTS, name, kind), direct(folder, TEXTS, prompt), atol=1e-5)
+
+
 def test_encoders_of_the_registry_keep_their_keys():
     found = {name: [encoders.identify(name, kind)[:16] for kind in ("memory", "query")] for name in encoders.REGISTRY}
     assert {name: tuple(keys) for name, keys in found.items()} == KEYS
@@ -275,6 +328,11 @@ def damaged(folder, how):
         file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     elif how == "not JSON":
         (folder / "modules.json").write_text("[")
+    elif how == "nested":
+        (folder / "modules.json").write_text(10**5 * "[")
+    elif how in ("list", "text"):
+        prompts = {"list": ["a"], "text": "a"}[how]
+        (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
     elif how == "empty":
         shutil.rmtree(folder)
         folder.mkdir()
@@ -291,6 +349,15 @@ def damaged(folder, how):
         ("cut", "cannot be loaded as an encoder"),
         ("pointer", "cannot be loaded as an encoder"),
         ("not JSON", "modules.json: expected JSON, but"),
+        ("nested", "modules.json: expected JSON, but"),
+        (
+            "list",
+            "config_sentence_transformers.json: expected an object of texts `prompts` and a name of one, found ['a']",
+        ),
+        (
+            "text",
+            "config_sentence_transformers.json: expected an object of texts `prompts` and a name of one, found 'a'",
+        ),
     ],
 )
 def test_a_folder_that_is_no_encoder_is_refused_before_anything_runs(root, folder, capsys, how, expected):

@@ -6,14 +6,13 @@ import inspect
 import json
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from earlib.core.config import near
 from earlib.data import own
 
 NAMES = ("locomo", "longmemeval", "toy")  # each a module of this folder with a function load(captions, dates, ...)
-_FORMAT = "docs/own-data.md shows the format"
+FORMAT = "docs/own-data.md shows the format"
 ADVERSARIAL = "adversarial"
 
 
@@ -162,12 +161,12 @@ def resolve(text):
     """
     if text in NAMES or text in own.packaged("datasets") or own.place(text):
         return text
-    path = Path(text).expanduser().resolve()
+    path = own.absolute(text)
     if not (own.looks_like_a_path(text) or path.suffix):
         raise _unknown(text)
-    if path.suffix != ".jsonl":
+    if path.suffix.lower() != ".jsonl":
         found = path.suffix or "no suffix"
-        raise ValueError(f"{text}: expected a file NAME.jsonl with a JSON object a line, found {found}; {_FORMAT}")
+        raise ValueError(f"{text}: expected a file NAME.jsonl with a JSON object a line, found {found}; {FORMAT}")
     name = own.named(path.name, own.file_hash(path))
     if not own.place(name):  # the content that has a name was read before
         importlib.import_module("earlib.data.lines").read(path)

@@ -18,12 +18,13 @@ NEEDED = (
     # without one, some of the library's tokenizers take every word for an unknown one
     ("the tokenizer", (".Transformer",), ("tokenizer.json", "vocab.*", "*.model")),
 )
+PROMPTS = {"query_prompt": ("query",), "memory_prompt": ("document", "passage", "corpus")}
 UNREAD = ("*.md", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "onnx/*", "openvino/*", "*.ini", ".*", "*/.*")
 
 
 def located(text):
     """Name and folder of an encoder that `encoders.resolve` was given by its path or as OWNER/NAME@REVISION."""
-    folder, hub = Path(text).expanduser().resolve(), HUB.fullmatch(text)
+    folder, hub = own.absolute(text), HUB.fullmatch(text)
     label = folder.name
     if hub and not folder.exists():
         label = hub[1]
@@ -65,15 +66,26 @@ def described(folder):
             if kind.endswith(kinds) and not any(fnmatch(name, pattern) for name in held for pattern in patterns):
                 raise ValueError(f"{folder / place}: expected {what} of the module {kind}: {' or '.join(patterns)}")
     code |= "auto_map" in (_json(folder, "config.json", dict) or {})
-    prompts = (_json(folder, "config_sentence_transformers.json", dict) or {}).get("prompts") or {}
-    memory = (prompts.get(name) for name in ("document", "passage", "corpus"))
-    names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    places = [folder, *(folder / module["path"] for module in modules)]  # a link to a folder is not looked into
+    names = {file.relative_to(folder).as_posix() for at in places for file in at.rglob("*") if file.is_file()}
     return {
         "weights": tuple((name, own.file_hash(folder / name)) for name in _made_of(names)),
-        "query_prompt": prompts.get("query") or "",
-        "memory_prompt": next(filter(None, memory), ""),
         "remote_code": code,
         "folder": str(folder),
+    } | _prompts(folder)
+
+
+def _prompts(folder):
+    """Prompts by the field of `Encoder`: those of queries and memories, else the default one, if there is one."""
+    file = "config_sentence_transformers.json"
+    config = {"prompts": {}, "default_prompt_name": None} | (_json(folder, file, dict) or {})
+    prompts, default = config["prompts"] or {}, config["default_prompt_name"]
+    if not isinstance(prompts, dict) or not all(isinstance(one, str | None) for one in (*prompts.values(), default)):
+        found = f"{prompts!r:.60} and {default!r:.60}"
+        raise ValueError(f"{folder / file}: expected an object of texts `prompts` and a name of one, found {found}")
+    return {
+        field: next((prompts[name] for name in (*names, default) if prompts.get(name)), "")
+        for field, names in PROMPTS.items()
     }
 
 
@@ -83,7 +95,7 @@ def _json(folder, name, kind):
         found = json.loads((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder / name}: expected JSON, but {error}") from None
     if not isinstance(found, kind):
         raise ValueError(

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from earlib.core.config import near
-from earlib.data.benchmarks import Benchmark, Irregularity, Memory, Query, turn_text
+from earlib.data.benchmarks import ADVERSARIAL, FORMAT, Benchmark, Irregularity, Memory, Query, turn_text
 
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 Id = Text | int
@@ -89,8 +89,12 @@ def read(path, dates=False):
         queries[name] = Query(name, scope, line.question, str(line.answer), line.category, tuple(named))
     for what, found in (("memory", memories), ("question", queries)):
         if not found:
-            raise ValueError(f"{path}: expected at least one {what}, found none; docs/own-data.md shows the format")
-    return Benchmark(path.name, tuple(memories.values()), tuple(queries.values()), tuple(audit))
+            raise ValueError(f"{path}: expected at least one {what}, found none; {FORMAT}")
+    found = Benchmark(path.name, tuple(memories.values()), tuple(queries.values()), tuple(audit))
+    if not any(query.gold for query in found.asked):
+        expected = f"the evidence of at least one question that is not {ADVERSARIAL}"
+        raise ValueError(f"{path}: expected {expected}, found none, so nothing could be scored; {FORMAT}")
+    return found
 
 
 def _memories(path, lines, dates):
@@ -114,15 +118,12 @@ def _lines(path):
         where = f"{path}: line {number}"
         try:
             text = raw.decode().strip()
-            content = json.loads(text) if text else {}
         except UnicodeDecodeError as error:
             found = f"the byte 0x{raw[error.start]:02x}"
             raise ValueError(f"{where}: expected UTF-8, found {found}; save the file as UTF-8") from None
-        except json.JSONDecodeError as error:
-            found = f"{text[:40]!r} ({error.msg} at character {error.pos + 1})"
-            raise ValueError(f"{where}: expected one whole JSON object, found {found}") from None
         if not text:
             continue
+        content = _content(text, where)
         kinds = [kind for key, kind in KINDS.items() if isinstance(content, dict) and key in content]
         if len(kinds) != 1:
             raise ValueError(f"{where}: expected an object with a memory or a question, found {text[:60]!r}")
@@ -135,6 +136,33 @@ def _lines(path):
                 raise ValueError(f"{where}: expected the fields {expected}, found {field!r}") from None
             found = [content[field]] if field in content else []
             raise _error(path, number, field, fields[field].description, *found) from None
+
+
+def _content(text, where):
+    """Content of a line, which could be written as JSON again; other parsers refuse what could not."""
+    try:
+        content = json.loads(text, object_pairs_hook=_fields)
+        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+        return content
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg} at character {error.pos + 1}"
+    except UnicodeEncodeError as error:
+        reason = f"{error.object[error.start]!r} is a lone surrogate"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:  # of a field that is repeated, a number that is not finite or too long
+        reason = str(error).partition(";")[0]
+    raise ValueError(f"{where}: expected one whole JSON object, found {text[:40]!r} ({reason})")
+
+
+def _fields(pairs):
+    """An object of JSON as a dict; a ValueError for a field that comes twice."""
+    fields = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"the field {name!r} comes twice")
+        fields[name] = value
+    return fields
 
 
 def _error(path, number, field, expected, *found):

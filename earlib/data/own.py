@@ -32,7 +32,14 @@ def labels():
 
 
 def _places():
-    return json.loads(os.environ.get(VARIABLE) or "{}")
+    held = os.environ.get(VARIABLE) or "{}"
+    try:
+        places = json.loads(held)
+    except ValueError:
+        places = None
+    if not isinstance(places, dict) or not all(isinstance(path, str) for path in places.values()):
+        raise ValueError(f"{VARIABLE}: expected what the package wrote there, found {held[:40]!r}; unset it")
+    return places
 
 
 def named(label, digest):
@@ -47,7 +54,13 @@ def label(name):
 
 def looks_like_a_path(text):
     """True for what a command line means as a file or a folder, not as a name that the package knows."""
-    return "/" in text or os.sep in text or Path(text).expanduser().exists()
+    return "/" in text or os.sep in text or absolute(text).exists()
+
+
+def absolute(text):
+    """The absolute path that a command line means; a link keeps its own name, by which people know its content."""
+    path = Path(os.path.expanduser(text)).absolute()
+    return path.resolve() if path.name == ".." else path
 
 
 def file_hash(path):
