@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import made_longmemeval
 import numpy as np
@@ -14,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earlib import paper
-from earlib.data import benchmarks, download, locomo, longmemeval
+from earlib.data import download, locomo, longmemeval
 from earlib.experiments import comparisons, runs, settings
 from earlib.experiments.settings import Setting
 
 SIZE = made_longmemeval.Size(sessions=2000, turns=12_000, appearances=2200)  # all 500 questions, with little to read
-CHATS = Path(__file__).parent.parent / "examples" / "chats.jsonl"
 
 
 @pytest.fixture
@@ -122,17 +120,15 @@ def test_a_dataset_without_enough_questions_of_a_type_is_named(tmp_path, publish
         split_of("locomo")
 
 
-def test_a_dataset_without_gold_is_named(tmp_path):
-    entries = [json.loads(line) for line in CHATS.read_text(encoding="utf-8").splitlines()]
-    path = tmp_path / "chats.jsonl"
-    path.write_text(
-        "\n".join(json.dumps(entry | ({"evidence": []} if "question" in entry else {})) for entry in entries)
-    )
-    dataset, expected = (
-        benchmarks.resolve(str(path)),
-        r"split fixed: none of the \d+ questions of chats.* has a gold turn",
-    )
+def test_a_dataset_without_gold_is_named(tmp_path, published):
+    conversations = json.loads(real_file(locomo.FILE).read_text(encoding="utf-8"))
+    for question in (one for conversation in conversations for one in conversation["qa"]):
+        question["evidence"] = []
+    path = tmp_path / locomo.FILE
+    path.write_text(json.dumps(conversations))
+    published(path)
+    expected = r"split fixed: none of the \d+ questions of locomo has a gold turn"
     with pytest.raises(ValueError, match=expected):
-        split_of(dataset)
-    rows = comparisons.compare(Setting(dataset=dataset, split="fixed"), ["ear_adapter"], "retriever")
+        split_of("locomo")
+    rows = comparisons.compare(Setting(dataset="locomo", split="fixed"), ["ear_adapter"], "retriever")
     assert len(rows) == 3 and all(row["measured"] is None and re.match(expected, row["reason"]) for row in rows)
