@@ -1,4 +1,4 @@
-"""Settings of all tests: own folders, fewer examples unless `HYPOTHESIS_PROFILE=full`, and interrupts that work."""
+"""Settings of all tests: one thread, own folders, working interrupts, all examples with `HYPOTHESIS_PROFILE=full`."""
 
 import os
 import signal
@@ -14,6 +14,7 @@ from made_notebooks import RECORD, write_notebook, write_profile
 
 from earlib import paths
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: sums of more threads round otherwise
 SHORT = 4  # by which the number of generated examples is divided
 settings.register_profile("full", deadline=None, derandomize=True, database=None)
 settings.register_profile("short", settings.get_profile("full"), max_examples=100 // SHORT)

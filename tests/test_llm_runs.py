@@ -105,7 +105,8 @@ def test_what_a_run_took_before_it_was_stopped_counts(server, root, start):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
     assert process.returncode == 130 and len(server.requests) < 6
-    assert json.loads((root / "build" / "ledger-smoke.json").read_text())["calls"] == len(server.requests)
+    calls = json.loads((root / "build" / "ledger-smoke.json").read_text())["calls"]
+    assert 0 <= calls - len(server.requests) <= 1  # a call counts before it is sent
 
 
 def test_a_run_beside_another_of_its_profile_counts_for_itself(server, root):
