@@ -210,6 +210,7 @@ def test_whatever_keeps_a_reply_away_leaves_a_dash_and_the_reason(fault, server,
         reason = "api_key: https://api.openai.com/v1 needs one, found none; set OPENAI_API_KEY"
     elif fault == "no server":
         monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+        monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)  # seconds; else 20 for each of the functions
         reason = "http://127.0.0.1:9/v1 cannot be reached; is the server running?"
     else:
         server.rule, reason = lambda _: error(422, "no such luck"), "10 failures in a row, the last: "

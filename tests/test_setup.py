@@ -310,7 +310,8 @@ def test_the_active_environment_is_used_on_request_but_never_conda_s_base(active
     else:
         assert f"\n{used}/bin/python -m earlib.run reproduction" in done.stdout and "-m venv" in done.stdout
         assert ".venv/bin" not in done.stdout
-    assert "\n.venv/bin/python -m earlib.run" in make("--dry-run", "reproduce", **active).stdout
+    told = make("--dry-run", "reproduce", **active).stdout
+    assert told.splitlines()[-1].startswith(".venv/bin/python -m earlib.run")
 
 
 @pytest.mark.parametrize("place", [".", "thesis", "thesis/", "thesis other", "/ a"])
