@@ -113,18 +113,12 @@ def _made_of(names):
 
 def _published(model, revision):
     """Folder of a model of the hub at a revision: as the hub gives it out, else as an earlier download left it."""
-    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
-
-    from earlib.data.download import in_time
-    from earlib.data.proxies import respect_proxies
 
     snapshot = partial(snapshot_download, model, revision=revision)
     try:
-        respect_proxies("socksio")
-        told = in_time(
-            lambda: HfApi().model_info(model, revision=revision, timeout=model_files.PATIENCE), model_files.PATIENCE
-        )
+        told = model_files.published(model, revision)
         print(f"{model} at {told.sha}, from {constants.ENDPOINT}", file=sys.stderr)
         wanted = _made_of([file.rfilename for file in told.siblings])
         return Path(snapshot(revision=told.sha, allow_patterns=wanted))

@@ -1,6 +1,5 @@
 """Files of a pinned model: from the search path, a pip package or the publisher; nothing unverified is loaded."""
 
-import hashlib
 import importlib.util
 import re
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from earlib import paths
+from earlib.data import own
 
 PATIENCE = 5.0  # seconds until the publisher's first answer
 
@@ -81,8 +81,7 @@ def _places(entry, code):
 def _verify(file, expected, entry):
     blob = file.resolve().name
     expected = expected or (blob if re.fullmatch("[0-9a-f]{64}", blob) else "")  # the hub names large files by theirs
-    with open(file, "rb") as content:
-        actual = hashlib.file_digest(content, "sha256").hexdigest() if expected else ""
+    actual = own.file_hash(file) if expected else ""
     if actual != expected:
         raise ValueError(
             f"{file}: expected SHA-256 {expected} ({entry.name}: {entry.model} at {entry.revision}), found {actual}; "
@@ -115,17 +114,23 @@ def _snapshot(entry, code):
     return partial(snapshot_download, entry.model, revision=entry.revision, allow_patterns=wanted)
 
 
-def _from_publisher(entry, places, code, size=False):
-    """Folder of the files, downloaded, or the size of the weights in bytes."""
-    from huggingface_hub import HfApi, constants
+def published(model, revision, **about):
+    """Ask the hub about a model at a revision, with patience and by the proxies of the environment."""
+    from huggingface_hub import HfApi
 
     from earlib.data.download import in_time
     from earlib.data.proxies import respect_proxies
 
-    about = {"revision": entry.revision, "timeout": PATIENCE, "files_metadata": size}
+    respect_proxies("socksio")
+    return in_time(lambda: HfApi().model_info(model, revision=revision, timeout=PATIENCE, **about), PATIENCE)
+
+
+def _from_publisher(entry, places, code, size=False):
+    """Folder of the files, downloaded, or the size of the weights in bytes."""
+    from huggingface_hub import constants
+
     try:
-        respect_proxies("socksio")
-        found = in_time(lambda: HfApi().model_info(entry.model, **about), PATIENCE)
+        found = published(entry.model, entry.revision, files_metadata=size)
         if size:
             weights = [name for name, _ in entry.weights]
             return sum(file.size or 0 for file in found.siblings or () if file.rfilename in weights)

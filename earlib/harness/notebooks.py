@@ -204,9 +204,7 @@ def kill_kernels(asker=None):
     for kernel in kernels:
         if kernel.provisioner is not None and kernel.provisioner.pid:
             try:
-                os.kill(
-                    kernel.provisioner.pid, getattr(signal, "SIGKILL", signal.SIGTERM)
-                )  # Windows has one way to end
+                os.kill(kernel.provisioner.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
             except OSError:  # it has ended; Windows has no error of its own for that
                 continue
     return len(kernels)

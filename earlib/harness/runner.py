@@ -267,8 +267,8 @@ def describe():
             if key not in SET_BY_RUN:
                 stated = f"{key}: {field.title} = {field.default!r}"
                 lines.append(f"    {stated:40}  {field.description}".rstrip())
-    own = "dataset may also be a file NAME.jsonl of your own, encoder a folder or OWNER/NAME@COMMIT: docs/own-data.md"
-    return "\n".join([*lines, own])
+    lines.append("dataset may be your own file NAME.jsonl, encoder a folder or OWNER/NAME@COMMIT: docs/own-data.md")
+    return "\n".join(lines)
 
 
 def _read_arguments(arguments):
