@@ -18,7 +18,7 @@ from earlib import paths, records
 from earlib.core import adapter, learner, objective
 from earlib.core.critic import SimulatedCritic
 from earlib.experiments import comparisons, runs, settings
-from earlib.harness import notebooks, profiles
+from earlib.harness import notebooks, profiles, runner
 
 SOURCES = notebooks.sources()
 SMOKE = paths.reference() / "smoke"
@@ -158,6 +158,16 @@ def test_a_changed_reference_is_found_out_by_an_executed_notebook(tmp_path, nbva
     record.write_text(json.dumps(content))
     same, report = nbval(name, EARLIB_ROOT=str(root))
     assert not same and "Cell outputs differ" in report, report
+
+
+def test_what_no_row_of_a_record_holds_comes_out_again_too(tmp_path, shared_cache, monkeypatch, capsys):
+    """Notebooks that show texts of the package, such as open questions, are committed with these texts."""
+    shutil.copytree(SMOKE, tmp_path / "results" / "smoke")
+    for variable, folder in (("EARLIB_RESULTS", tmp_path / "results"), ("EARLIB_CACHE", shared_cache)):
+        monkeypatch.setenv(variable, str(folder))
+    assert runner.main(["claims", "tab01_dataset_stats", "--profile", "smoke"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert len(told) == 2 and all(", unchanged" in line for line in told), f"{told}: make them again with PROFILE=smoke"
 
 
 @each
