@@ -1,5 +1,6 @@
 """The content cache: whatever happens to a file, what is loaded is what was saved, or nothing."""
 
+import io
 import resource
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_notebooks import wait_until
 
 import earlib
 from earlib.data import cache
@@ -125,7 +127,7 @@ def test_parts_are_removed_without_their_entry(folder):
     assert [same(silently("runs", key)) for key in ("a", "ab/0")] and not (folder / "runs" / "a").exists()
 
 
-def test_one_at_a_time_computes_an_entry(capfd):
+def test_one_at_a_time_computes_an_entry(monkeypatch):
     begun, go, computed = threading.Event(), threading.Event(), []
 
     def make(number):
@@ -138,18 +140,18 @@ def test_one_at_a_time_computes_an_entry(capfd):
                 cache.save("runs", "a", ARRAYS)
             return waited
 
+    monkeypatch.setattr(sys, "stderr", told := io.StringIO())  # pytest's capture loses what is written while it is read
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(make, 1)
         assert begun.wait(60)
-        second, told = pool.submit(make, 2), ""
-        while not told.endswith("\n"):
-            assert not second.done()
-            told += capfd.readouterr().err
+        second = pool.submit(make, 2)
+        wait_until(lambda: second.done() or told.getvalue().endswith("\n"))
+        assert not second.done()
         with cache.lock("runs", "b", "another run") as waited:
             assert not waited
         go.set()
     assert (first.result(), second.result(), computed) == (False, True, [1])
-    assert told == "run 2: another process is at the same work; waiting for it\n"
+    assert told.getvalue() == "run 2: another process is at the same work; waiting for it\n"
 
 
 def test_the_lock_of_a_killed_process_is_free(folder):

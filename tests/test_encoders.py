@@ -21,6 +21,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_notebooks import wait_until
 
 from earlib import paths
 from earlib.data import benchmarks, embedding, encoders, kept, model_files
@@ -125,7 +126,7 @@ def test_each_row_belongs_to_its_text(tiny, texts):
         assert (together[texts.index(text)] == row).all()  # equal texts, equal bits
 
 
-def test_texts_that_another_process_encodes_are_waited_for(tiny, entries, monkeypatch, capfd):
+def test_texts_that_another_process_encodes_are_waited_for(tiny, entries, monkeypatch):
     """Two notebooks that start together on an empty cache do not both encode all memories."""
     begun, go, computed, compute = threading.Event(), threading.Event(), [], encoders.compute
 
@@ -136,13 +137,13 @@ def test_texts_that_another_process_encodes_are_waited_for(tiny, entries, monkey
         return compute(*arguments)
 
     monkeypatch.setattr(encoders, "compute", slow)
+    monkeypatch.setattr(sys, "stderr", told := io.StringIO())  # pytest's capture loses what is written while it is read
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(encode, ["cello", "river"], "tiny")
         assert begun.wait(60)
-        second, told = pool.submit(encode, ["cello", "river"], "tiny"), ""
-        while "encoding with tiny: another process is at the same work" not in told:
-            assert not second.done()
-            told += capfd.readouterr().err
+        second = pool.submit(encode, ["cello", "river"], "tiny")
+        wait_until(lambda: second.done() or "encoding with tiny: another process is at" in told.getvalue())
+        assert not second.done()
         go.set()
     assert (first.result() == second.result()).all() and len(computed) == 1 and len(entries()) == 1
 
