@@ -9,7 +9,7 @@ import made_longmemeval
 import numpy as np
 import pytest
 from faults import changed, faults, real_file
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from made_longmemeval import QUESTION
 
@@ -244,13 +244,13 @@ PIECES = st.sampled_from(["\ud83d", "\ude00", "\U0001f600", "a", "\\", '"', "\\u
 
 
 @given(st.lists(PIECES).map("".join), st.integers(1, 9))
+@example("\\ud83d\ude00", 1)  # an escaped backslash in front of what then looks like the other half
 def test_half_a_surrogate_pair_is_found_wherever_the_file_is_divided(said, size):
     halved = any("\ud800" <= one <= "\udfff" for one in json.loads(json.dumps(said)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(longmemeval, "_BUFFER", size)
         found = longmemeval._halved(io.BytesIO(json.dumps([said, "\U0001f600"]).encode()))
-    assert found or not halved
-    assert halved or not found or "\\ud83d" in said  # an escaped backslash costs time alone
+    assert found == halved
 
 
 @given(st.floats(0, 1, exclude_max=True))

@@ -69,8 +69,8 @@ def _halved(file):
     file.seek(0)
     rest = b""
     while block := file.read(_BUFFER):
-        whole, _, rest = (rest + block).rpartition(b'"')  # no pair contains a quotation mark
-        if _HALF.search(whole):
+        whole, _, rest = (rest + block).rpartition(b'"')  # neither a pair nor an escaped backslash contains it
+        if _HALF.search(whole.replace(rb"\\", b"//")):
             return True
     return False
 
