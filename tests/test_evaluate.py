@@ -6,6 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, ttest_1samp
 
 from earlib.core.config import Config
 from earlib.core.randomness import Uniforms
@@ -93,15 +96,47 @@ def test_the_difference_of_a_system_from_itself_is_nothing_and_pairs_by_question
     assert shifted["low"] == pytest.approx(10) and shifted["high"] == pytest.approx(10)
 
 
-def test_an_interval_over_conversations_sees_that_their_questions_agree():
+def width(told):
+    return told["high"] - told["low"]
+
+
+def test_the_interval_is_the_wider_one_where_questions_of_a_conversation_agree():
     rng = np.random.default_rng(2)
     scopes = np.repeat(np.arange(10), 30)
     values = np.repeat(rng.random(10) < 0.5, 30).astype(float)[None]  # all of a conversation or nothing of it
-    told = measures.summary(values, np.arange(300)[None], scopes)
-    assert told["scope_high"] - told["scope_low"] > 3 * (told["high"] - told["low"])
-    assert told["scope_low"] < told["measured"] < told["scope_high"]
-    one = measures.summary(values, np.arange(300)[None], np.zeros(300, int))
-    assert "scope_low" not in one  # nothing to resample
+    told, alone = (measures.summary(values, np.arange(300)[None], *given) for given in ([scopes], []))
+    assert width(told) > 3 * width(alone) and told["low"] < told["measured"] < told["high"]
+    assert measures.summary(values, np.arange(300)[None], np.zeros(300, int)) == alone  # one conversation
+    ends = ttest_1samp(100 * values[0, ::30], 0).confidence_interval()
+    assert (told["low"], told["high"]) == pytest.approx((ends.low, ends.high))
+
+
+def test_ten_conversations_cover_the_truth_as_often_as_they_say():
+    rng, inside, scopes = np.random.default_rng(4), 0, np.repeat(np.arange(10), 20)
+    for _ in range(200):
+        values = (rng.random((1, 200)) < np.repeat(rng.beta(4, 6, 10), 20)).astype(float)
+        told = measures.summary(values, np.arange(200)[None], scopes)
+        inside += told["low"] <= 40 <= told["high"]
+    assert 180 <= inside <= 199
+
+
+def test_seeds_are_resampled_with_the_questions():
+    same = np.tile((np.random.default_rng(5).random(400) < 0.5).astype(float), (4, 1))
+    queries = np.tile(np.arange(400), (4, 1))
+    apart = (same + [[-0.3], [-0.1], [0.1], [0.3]]).clip(0, 1)  # seeds that differ say how little one of them says
+    assert width(measures.summary(apart, queries)) > 1.5 * width(measures.summary(same, queries))
+
+
+@given(st.integers(1, measures.FEW - 1), st.data())
+def test_few_questions_that_differ_have_the_exact_interval(number, data):
+    better = data.draw(st.integers(0, number))
+    gaps = np.zeros((1, 60))
+    gaps[0, :number] = -1
+    gaps[0, :better] = 1
+    told = measures.difference(gaps, np.zeros_like(gaps), np.arange(60)[None], tested=False)
+    share = binomtest(better, number).proportion_ci()
+    ends = [100 * (2 * end - 1) * number / 60 for end in share]
+    assert (told["low"], told["high"]) == pytest.approx(ends)
 
 
 def test_the_permutation_test_is_that_of_all_sign_changes():

@@ -43,9 +43,8 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
         row |= {"metric": measure, **keys} | summary(values[number], queries, scopes, scale)
         if baseline is not None:
             gap = difference(values[number], baseline[number], queries, scopes, scale, tested)
-            ends = ("low", "high", "scope_low", "scope_high")
-            row |= {f"difference_{end}": gap[end] for end in ends if end in gap}
-            row |= {"difference": gap["measured"], "p": gap.get("p")}
+            row |= {"difference": gap["measured"], "difference_low": gap["low"], "difference_high": gap["high"]}
+            row["p"] = gap.get("p")
         made.append(row)
     return made
 

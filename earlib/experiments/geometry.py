@@ -242,8 +242,6 @@ def separations(record, requires):
             head = heads[row["metric"]].format(row["compared_with"]["adapter"])
             line = lines.setdefault(f"{row['adapter']} ({row['seeds']})", {})
             line[head, "mean"], line[head, f"over {row['interval']}"] = _shown(row)
-            if "p_holm" in row:
-                line[head, "p"] = f"{row['p_holm']:.3f}"
     if any(row.get("printed") for row in record["rows"]):
         theirs = over_questions(printed_delta("after") - printed_delta("before"), requires)
         columns = [(heads["separation"], name) for name in ("mean", "over questions")]

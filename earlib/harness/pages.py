@@ -13,7 +13,6 @@ import re
 import sys
 import warnings
 from base64 import b64decode
-from collections import Counter
 from typing import NamedTuple
 
 import nbformat
@@ -50,7 +49,7 @@ class Entry(NamedTuple):
     @property
     def counts(self):
         """Verdicts of its rows with their counts."""
-        return _in_order(Counter(row["verdict"] or "without a verdict" for row in self.record["rows"]))
+        return _in_order(records.tally(self.record["rows"]))
 
     def table(self, whole=False):
         """Table of all rows, or for the index: judged and headline rows; without these and a figure, the first ones."""
@@ -222,7 +221,7 @@ def _table(record, rows):
     names = [dict(zip(index, line, strict=True)) for line in shown.index]
     lines = [
         # a value breaks into lines only before its interval
-        (_words(name, varying), re.sub(r" (?!\[)", "\N{NO-BREAK SPACE}", measured), printed, row["verdict"])
+        (_words(name, varying), re.sub(r" (?!\[)", "\N{NO-BREAK SPACE}", measured), printed, records.shown(row))
         for name, (measured, printed, _), row in zip(names, shown.to_numpy(), rows, strict=True)
     ]
     head = _words(names[0], [key for key in index if key not in varying])
@@ -350,7 +349,9 @@ def write(folder):
         files = [f"{entry.id}.{kind}" for kind in ("ipynb", "json") if (folder / f"{entry.id}.{kind}").exists()]
         shown = {"entry": entry, "before": before, "after": after, "files": files + entry.pictures}
         pages[entry.page] = page.render(shown, profile=folder.name, body=_body(entry))
-    totals = sum((Counter(dict(entry.counts)) for entry in entries if entry.record and entry.section != OWN), Counter())
+    totals = records.tally(
+        row for entry in entries if entry.record and entry.section != OWN for row in entry.record["rows"]
+    )
     shown = {"profile": folder.name, "title": title, "entries": entries, "totals": _in_order(totals)}
     pages["index.html"] = TEMPLATES.get_template("index.html.j2").render(shown, missing=missing(folder))
     for file in folder.glob("*.html"):

@@ -5,7 +5,6 @@ Everything is checked before anything runs. A notebook runs in a folder of its o
 """
 
 import argparse
-import collections
 import contextlib
 import json
 import os
@@ -21,7 +20,7 @@ from typing import NamedTuple
 import nbformat
 from filelock import FileLock, Timeout
 
-from earlib import paths
+from earlib import paths, records
 from earlib.data import own
 from earlib.harness import costs, notebooks, preflight
 from earlib.harness.notebooks import READERS, Unusable
@@ -234,18 +233,17 @@ def summarise(outcomes, seconds):
     """How the run ended in a few lines: counts, verdicts of the records, failures, and results that stayed."""
     failed = [outcome.plan.name for outcome in outcomes if outcome.error]
     stayed = [outcome.plan for outcome in outcomes if outcome.changes == []]
-    verdicts = collections.Counter()
+    rows = []
     for plan, _, error, _ in outcomes:
         record = paths.results() / plan.profile / f"{plan.name}.json"
         if error is None and record.exists():
-            rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
-            verdicts.update(row["verdict"] for row in rows if row.get("verdict"))
+            rows += json.loads(record.read_text(encoding="utf-8"))["rows"]
     lines = []
     if len(outcomes) > 1:
         lines.append(f"{len(outcomes) - len(failed)} of {len(outcomes)} notebooks ran in {rounded(seconds)}")
     if failed and lines:
         lines.append(f"FAILED: {', '.join(failed)}")
-    if verdicts:
+    if verdicts := records.tally(rows):
         counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
         lines.append(f"values by verdict: {counted}")
     if stayed:

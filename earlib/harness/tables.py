@@ -11,7 +11,7 @@ from IPython.display import HTML
 from jinja2 import Template
 
 from earlib import paper, paths
-from earlib.records import SEES_GOLD, SETTING, family, further, key_of, load, named, plain
+from earlib.records import SEES_GOLD, SETTING, further, key_of, load, named, plain, shown, tally
 
 
 def frame(record, **where):
@@ -57,7 +57,7 @@ def table(record, index=("variant",), columns=("metric",), **where):
             raise ValueError(f"record {record['id']}: two rows in the cell of {named(row)}; name a further key")
         cell[(*column, "measured")] = _measured(row)
         cell[(*column, "paper")] = row.get("printed") or ""
-        cell[(*column, "verdict")] = "" if row["verdict"] == "not run" else row["verdict"]
+        cell[(*column, "verdict")] = "" if row["verdict"] == "not run" else shown(row)
     heads = list(dict.fromkeys(head for cell in cells.values() for head in cell))
     lines = pd.MultiIndex.from_tuples(cells, names=[key.replace("_", " ") for key in index])
     body = [[cell.get(head, "") for head in heads] for cell in cells.values()]
@@ -65,7 +65,7 @@ def table(record, index=("variant",), columns=("metric",), **where):
 
 
 def differences(record, index=("variant",), **where):
-    """Table of paired differences with their intervals and p-values, and the paper's; parameters as in `table`."""
+    """Table of paired differences with their intervals, and the paper's; parameters as in `table`."""
     lines, rows = [], [row for row in _select(record, where) if row.get("difference") is not None]
     unit = " (points)" if all(paper.unit(row["metric"]) == "%" for row in rows) else ""
     for row in rows:
@@ -78,10 +78,8 @@ def differences(record, index=("variant",), **where):
             | {
                 "compared with": _keys_named(baseline) if baseline else "",
                 f"difference{unit}": _difference(row) + star,
-                "over conversations": _span(row.get("difference_scope_low"), row.get("difference_scope_high")),
-                "p": _p_value(row.get("p_holm")),
                 "in the paper": "" if None in printed else f"{printed[0] - printed[1]:+.1f}",
-                "verdict": row["verdict"],
+                "verdict": row.get("difference_verdict") or row["verdict"],
             }
         )
     return pd.DataFrame(lines).set_index([key.replace("_", " ") for key in index])
@@ -111,15 +109,8 @@ def stated(id, **keys):
 
 
 def _difference(row):
-    return f"{row['difference']:+.1f} {_span(row['difference_low'], row['difference_high'])}"
-
-
-def _span(low, high):
-    return "" if low is None else f"[{low:+.1f}, {high:+.1f}]"
-
-
-def _p_value(value):
-    return "" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+    low, high = row["difference_low"], row["difference_high"]
+    return f"{row['difference']:+.1f}" + ("" if low is None else f" [{low:+.1f}, {high:+.1f}]")
 
 
 def _label(row, key):
@@ -164,7 +155,7 @@ def caption(record, signs=True, **where):
         _count([row for row in run if row.get("refused")], ("refused",), "were refused"),
         _count(run, ("abstentions",), "abstention question{s} left out"),
     ]
-    meaning = {"std": "± standard deviation over seeds", "low": "[ ] 95 % interval over questions"}
+    meaning = {"std": "± standard deviation over seeds", "low": "[ ] 95 % interval"}
     meaning["answer_words"] = "( ) mean length of the answers"
     spread = [text for key, text in meaning.items() if any(row.get(key) is not None for row in run)]
     parts = [_measured_on(run), _setting(run), ", ".join(filter(None, counts))]
@@ -230,16 +221,8 @@ def show_differences(record, index=("variant",), **where):
     rows = _select(record, where)
     if all(row.get("difference") is None for row in rows):  # nothing was run: the caption says why
         return HTML(html(None, caption(record, **where)))
-    shown, told = _without_empty_paper(differences(record, index, **where), record, where), ""
-    tested = _unique(family(row) for row in rows if row.get("p_holm") is not None)
-    if tested:
-        counts = {sum(family(row) == one and row.get("p") is not None for row in record["rows"]) for one in tested}
-        several = f", corrected (Holm) for the {_joined([*map(str, sorted(counts))])} tests made together"
-        told = (
-            " Over conversations: 95 % interval when whole conversations are resampled. p: paired permutation test "
-            f"over questions{several if counts != {1} else ''}."
-        )
-    return HTML(html(shown, caption(record, **where) + told))
+    shown = _without_empty_paper(differences(record, index, **where), record, where)
+    return HTML(html(shown, caption(record, **where) + " [ ] 95 % interval of the difference."))
 
 
 def _without_empty_paper(frame, record, where):
@@ -267,7 +250,7 @@ def readme_tables(folder, larger=None):
     own, others = _records(folder)
     template = Template(files("earlib.harness").joinpath("templates/readme.md.j2").read_text("utf-8"), trim_blocks=True)
     told = {"own": own, "others": others, "larger": _records(larger)[1] if larger else [], "profile": folder.name}
-    return template.render(told, headline=_headline, gain=_gain, sees_gold=SEES_GOLD).strip()
+    return template.render(told, headline=_headline, gain=_gain, sees_gold=SEES_GOLD, tally=tally).strip()
 
 
 def _records(folder):

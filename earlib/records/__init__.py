@@ -8,8 +8,8 @@ from earlib.records.comparison import changes, compare_with_reference, without_n
 from earlib.records.files import load, plain, record, save
 from earlib.records.origin import provenance
 from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, key_of, named, not_run, row
-from earlib.records.verdicts import family, own_setting
+from earlib.records.verdicts import own_setting, shown, tally
 
-__all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "changes", "compare_with_reference", "family", "further"]
+__all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "changes", "compare_with_reference", "further"]
 __all__ += ["key_of", "load", "named", "not_run", "own_setting", "plain", "provenance", "record", "row", "save"]
-__all__ += ["without_numbers"]
+__all__ += ["shown", "tally", "without_numbers"]

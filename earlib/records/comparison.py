@@ -8,9 +8,9 @@ from earlib.records.files import all_fields, load
 from earlib.records.rows import key_of, named
 from earlib.records.verdicts import judge
 
-ENDS = [f"{kind}{end}" for kind in ("", "difference_", "scope_", "difference_scope_") for end in ("low", "high")]
+ENDS = ("low", "high", "difference_low", "difference_high")
 COUNTS = ("unparsed", "refused", "answer_words")  # of replies
-VARYING = {"measured", "std", "difference", *ENDS, "p", "p_holm", "verdict", "decided", *COUNTS}
+VARYING = {"measured", "std", "difference", *ENDS, "p", "verdict", "difference_verdict", "decided", *COUNTS}
 
 
 def compare_with_reference(record, tolerance):
@@ -55,15 +55,18 @@ def _compared(record, tolerance):
 
 
 def _not_following(reference):
-    """The first row whose verdict or corrected p does not follow from the record's numbers; "" if there is none."""
+    """The first row whose verdicts do not follow from the record's numbers; "" if there is none."""
     rows = all_fields(reference, reference["id"])
-    stored = [(row["verdict"], row["p_holm"]) for row in rows]
+    stored = [(row["verdict"], row["difference_verdict"]) for row in rows]
     judge(rows, reference["id"])
-    for row, (verdict, p_holm) in zip(rows, stored, strict=True):
-        p = [math.inf if one is None else one for one in (row["p_holm"], p_holm)]
-        if row["verdict"] != verdict or not math.isclose(*p, rel_tol=1e-3):
-            return named(row)
-    return ""
+    return next(
+        (
+            named(row)
+            for row, held in zip(rows, stored, strict=True)
+            if (row["verdict"], row["difference_verdict"]) != held
+        ),
+        "",
+    )
 
 
 def _off(now, then, tolerance):

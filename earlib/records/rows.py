@@ -25,18 +25,13 @@ class Row(BaseModel, extra="allow", **FORM):
     seeds: int | None = Field(None, description="number of seeds")
     measured: float | None = None
     std: float | None = Field(None, description="standard deviation over seeds")
-    low: float | None = Field(None, description="95 % interval over questions")
+    low: float | None = Field(None, description="95 % interval (`measures.summary`)")
     high: float | None = None
-    scope_low: float | None = Field(None, description="95 % interval over conversations")
-    scope_high: float | None = None
     compared_with: dict | None = Field(None, description="keys of the row that this one is compared with")
     difference: float | None = Field(None, description="this value minus that row's, paired by question")
     difference_low: float | None = None
     difference_high: float | None = None
-    difference_scope_low: float | None = Field(None, description="95 % interval of the difference over conversations")
-    difference_scope_high: float | None = None
     p: float | None = Field(None, description="paired permutation test of the difference over questions", ge=0, le=1)
-    p_holm: float | None = Field(None, description="corrected for all tests of its `family`", ge=0, le=1)
     reported: float | None = None
     printed: str | None = Field(None, description="the reported number as the paper prints it")
     reported_dataset: str | None = Field(None, description="the setting of the reported number")
@@ -46,6 +41,7 @@ class Row(BaseModel, extra="allow", **FORM):
     sees_gold: bool = Field(False, description=SEES_GOLD)
     varies: bool = Field(False, description="differs between machines (a time, a first passage); never compared")
     verdict: str | None = None
+    difference_verdict: str | None = Field(None, description="verdict on the difference, in the paper's own setting")
     decided: str | None = Field(None, description="the verdict of a row that has rules of its own (a claim)")
     reported_verdict: str | None = Field(None, description="a claim's verdict on the paper's own numbers")
     reported_reason: str | None = None
@@ -57,7 +53,7 @@ class Row(BaseModel, extra="allow", **FORM):
             raise ValueError("a row without a measured value needs a reason (`reason`)")
         if (self.reported is None) != (self.printed is None):
             raise ValueError("`reported` and `printed` go together; leave both to `against`")
-        for kind in ("", "difference_", "scope_", "difference_scope_"):
+        for kind in ("", "difference_"):
             low, high = getattr(self, f"{kind}low"), getattr(self, f"{kind}high")
             if (low is None) != (high is None) or (low is not None and low > high):
                 raise ValueError(f"an interval needs both ends, the lower first, not {low} to {high}")

@@ -1,25 +1,30 @@
-"""Verdicts on the rows of a record against the paper, and p-values corrected for multiple tests."""
+"""Verdicts on the rows of a record against the paper: on a value, and on its difference to another one."""
 
 import math
-
-import numpy as np
+from collections import Counter
 
 from earlib.records.rows import SETTING, key_of, named
 
+WIDEST = 20.0  # width of an interval, in percentage points, above which it cannot agree with a number
+NEVER_JUDGED = ("latency", "added_latency", "model_size")  # properties of a machine or of a program, not of a method
 
-def closeness(measured, low, high, reported, printed):
+
+def closeness(measured, low, high, reported, half_digit):
     """Verdict on a value (and its interval, if it has one) measured in the paper's own setting.
 
     "agrees" if the interval contains the reported number, give or take half a unit of its last printed digit. The
     paper prints no intervals; if its own were as wide, that of the difference would be sqrt(2) times as wide: "nearly"
-    if it would contain 0, else "differs". Without an interval only the printed digits count.
+    if it would contain 0, else "differs". "too few questions" in place of the first two if the interval is wider than
+    `WIDEST`. Without an interval only the printed digits count.
     """
-    half_digit = 0.5 * 10.0 ** -len(printed.partition(".")[2]) * (1 + 1e-9)
     away = abs(reported - measured)
     side = 0.0 if low is None else high - measured if reported > measured else measured - low
-    if away <= max(side, 0.0) + half_digit:
-        return "agrees"
-    return "nearly" if away <= math.sqrt(2) * side + half_digit else "differs"
+    half_digit *= 1 + 1e-9
+    if away > math.sqrt(2) * side + half_digit:
+        return "differs"
+    if low is not None and high - low > WIDEST:
+        return "too few questions"
+    return "agrees" if away <= max(side, 0.0) + half_digit else "nearly"
 
 
 def direction(low, high, reported_difference):
@@ -34,52 +39,75 @@ def own_setting(row):
     return all(row.get(f"reported_{key}") in (None, row.get(key)) for key in SETTING)
 
 
-def family(row):
-    """Tests corrected together (Holm): those of one metric and one table, which these two keys distinguish."""
-    return row["metric"], row.get("over"), row.get("control")
+def shown(row):
+    """The verdict of a row in words, that on its difference after that on its value."""
+    return row["verdict"] + (f"; difference {row['difference_verdict']}" if row.get("difference_verdict") else "")
 
 
-def holm(p):
-    """Holm's step-down correction of the p-values of one family (Holm 1979)."""
-    order = np.argsort(p)
-    corrected = np.empty(len(p))
-    corrected[order] = np.maximum.accumulate(np.asarray(p)[order] * np.arange(len(p), 0, -1)).clip(max=1)
-    return corrected
+def tally(rows):
+    """Verdicts of rows with their counts; each number that the paper prints counts once, by its first row."""
+    keys = ("reported_dataset", "reported_encoder", "variant", "metric", "printed")
+    counts, seen = Counter(), set()
+    for row in rows:
+        number = tuple(str(row.get(key)) for key in keys) if row.get("printed") else key_of(row)
+        if number not in seen:
+            counts.update(filter(None, (row["verdict"], row.get("difference_verdict"))))
+        seen.add(number)
+    return counts
 
 
 def judge(rows, id):
-    """Set the verdict and the corrected p of each row of a record."""
-    by_key, families = {}, {}
+    """Set the verdicts of each row of a record."""
+    by_key = {}
     for one in rows:
         if by_key.setdefault(key_of(one), one) is not one:
             raise ValueError(f"record {id}: two rows for {named(one)}; add the key that distinguishes them")
-        if one["p"] is not None:
-            families.setdefault(family(one), []).append(one)
     for one in rows:
-        one["verdict"] = _verdict(one, by_key)
-    for tested in families.values():
-        for one, p in zip(tested, holm([one["p"] for one in tested]), strict=True):
-            one["p_holm"] = float(f"{p:.6g}")
+        one["verdict"], one["difference_verdict"] = _verdicts(one, by_key)
 
 
-def _verdict(row, rows):
+def _verdicts(row, rows):
+    """The verdicts on a row's value, or on its difference in another setting, and on its difference in the paper's."""
     if row["decided"] is not None:
-        return row["decided"]
+        return row["decided"], None
     if row["measured"] is None:
-        return "not run"
+        return "not run", None
     if row["reported"] is None:
-        return "not in the paper"
-    if own_setting(row):
-        return closeness(row["measured"], row["low"], row["high"], row["reported"], row["printed"])
+        return "not in the paper", None
+    if row["metric"] in NEVER_JUDGED:
+        return "not judged", None
+    own, other = own_setting(row), _other(row, rows)
+    if not own and other is None:
+        return "another setting", None
+    if not own and other["reported"] is None:
+        return "not in the paper", None
+    if other is not None and row["difference_low"] is None:
+        raise ValueError(f"{named(row)}: difference_low, difference_high: expected the interval of the difference")
+    if not own:
+        return direction(row["difference_low"], row["difference_high"], row["reported"] - other["reported"]), None
+    return _on_value(row), None if other is None or other["reported"] is None else _on_difference(row, other)
+
+
+def _other(row, rows):
+    """The measured row that this one is compared with; None if there is none."""
     if row["compared_with"] is None:
-        return "another setting"
+        return None
     other = rows.get(key_of({**row, **row["compared_with"]}))
     if other is None:
         raise ValueError(f"{named(row)}: compared_with: the record has no row with {row['compared_with']}")
-    if other["measured"] is None:
-        return "another setting"
-    if other["reported"] is None:
-        return "not in the paper"
-    if row["difference_low"] is None:
-        raise ValueError(f"{named(row)}: difference_low, difference_high: expected the interval of the difference")
-    return direction(row["difference_low"], row["difference_high"], row["reported"] - other["reported"])
+    return other if other["measured"] is not None else None
+
+
+def _half_digit(row):
+    return 0.5 * 10.0 ** -len(row["printed"].partition(".")[2])
+
+
+def _on_value(row):
+    if row["low"] is None and row["seeds"] is not None:
+        return "not judged"  # a count or a first passage over seeds, without an interval
+    return closeness(row["measured"], row["low"], row["high"], row["reported"], _half_digit(row))
+
+
+def _on_difference(row, other):
+    ends = row["difference"], row["difference_low"], row["difference_high"]
+    return closeness(*ends, row["reported"] - other["reported"], _half_digit(row) + _half_digit(other))
