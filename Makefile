@@ -86,7 +86,7 @@ data: $(STAMP) ## fetch the publishers' data and check it
 
 report: $(STAMP) ## write results/PROFILE/index.html, to read; of laptop also the README's tables
 	$(PYTHON) -m earlib.harness.pages --profile $(PROFILE)
-	$(if $(filter laptop,$(PROFILE)),$(PYTHON) -m earlib.harness.tables readme)
+	$(if $(filter laptop,$(PROFILE)),$(PYTHON) -m earlib.harness.readme)
 
 lab: $(STAMP) ## open the notebooks in JupyterLab; what they save goes to build/by-hand, not to results
 	$(PYTHON) -m jupyterlab notebooks $(ARGS)

@@ -1173,8 +1173,11 @@ def reads(body):
 
 def test_the_readmes_examples_run_as_they_stand(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    lives, asks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    pages = [
+        (Path(__file__).parent.parent / name).read_text(encoding="utf-8") for name in ("README.md", "docs/memory.md")
+    ]
+    (lives,), (again, asks) = (re.findall(r"```python\n(.*?)```", page, re.DOTALL) for page in pages)
+    assert again == lives
     exec(lives, {})
     said = capsys.readouterr().out
     assert re.search(r"2 memories, 1 of 10,000 experiences, folder .*> \[0, 1\] Ada plays the cello True\n", said)

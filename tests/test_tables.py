@@ -1,12 +1,9 @@
-"""Tables drawn from records, and the README's."""
-
-import json
-import re
+"""Tables drawn from records."""
 
 import pytest
-from test_records import PARAMETERS, PROVENANCE, ablation, commit, measured
+from test_records import PARAMETERS, PROVENANCE, ablation, measured
 
-from earlib import paths, records
+from earlib import records
 from earlib.harness import tables
 
 
@@ -59,63 +56,6 @@ def test_html_repeats_and_escapes():
     assert first == second
     assert "<script" not in first and "style" not in first
     assert "&lt;b&gt;" in tables.html(tables.table(record), "<b>")
-
-
-# -- README
-
-
-def readme(places, monkeypatch, *arguments):
-    """Exit of `python -m earlib.harness.tables readme`: None or its message."""
-    monkeypatch.setattr(paths, "ROOT", places)
-    try:
-        return tables.main(["readme", *arguments])
-    except SystemExit as left:
-        return left.code
-
-
-def test_readme_is_filled_and_found_stale(places, monkeypatch):
-    file = places / "README.md"
-    file.write_text("# t\n<!-- results -->\nold\n<!-- /results -->\nend\n")
-    commit(ablation(), places)
-    assert "README.md is stale" in readme(places, monkeypatch, "--check")
-    assert "old" in file.read_text()
-    assert readme(places, monkeypatch) is None
-    text = file.read_text()
-    assert text.startswith("# t\n<!-- results -->\n|") and text.endswith("<!-- /results -->\nend\n")
-    assert (
-        "| EAR: Recall@5 (%) | LoCoMo, MiniLM | 45.0 ± 0.8 [41.0, 50.0] \\* | 80.28 (LongMemEval, Contriever) | "
-        "same direction |" in text
-    )
-    assert "| [tab03_ablation](results/laptop/tab03_ablation.ipynb) | Ablation study | 1 another setting, " in text
-    assert readme(places, monkeypatch, "--check") is None
-    commit(ablation(46.0), places)
-    assert "README.md is stale" in readme(places, monkeypatch, "--check")
-
-
-def test_readme_errors_name_the_file(places, monkeypatch):
-    assert "README.md" in readme(places, monkeypatch)
-    (places / "README.md").write_text("no marks")
-    assert "expected one pair of lines <!-- results -->" in readme(places, monkeypatch)
-    (places / "README.md").write_text("<!-- results -->\n<!-- /results -->\n")
-    assert readme(places, monkeypatch) is None
-    assert "run `make reproduce`" in (places / "README.md").read_text()
-    broken = commit(ablation(), places, lambda text: text[:50])
-    assert f"{broken}: not JSON" in readme(places, monkeypatch)
-
-
-def test_the_readme_is_not_filled_from_a_record_of_other_parameters_than_the_profile_s(tmp_path):
-    name = "tab08_latency"  # whose seconds of a critic call are worked out, and differ from the default for that reason
-    content = json.loads((paths.reference() / "laptop" / f"{name}.json").read_text())
-    file = tmp_path / "laptop" / f"{name}.json"
-    paths.write_atomically(file, json.dumps(content))
-    assert "Latency" in tables.readme_tables(file.parent)
-    content["parameters"]["queries"] = 31
-    paths.write_atomically(file, json.dumps(content))
-    expected = (
-        f"{name}.json: queries: expected 30, as in the profile laptop, found 31; run `make {name} PROFILE=laptop`"
-    )
-    with pytest.raises(ValueError, match=re.escape(expected)):
-        tables.readme_tables(file.parent)
 
 
 def test_a_table_without_a_number_of_the_paper_has_no_column_for_it():

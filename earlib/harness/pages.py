@@ -24,6 +24,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from earlib import __version__, paper, paths, records
 from earlib.harness import notebooks, profiles, tables
+from earlib.harness.findings import finding
 
 UNJUDGED = ("not in the paper", "not run", None)
 SECTIONS = {"tab": "Tables", "fig": "Figures"}
@@ -50,6 +51,11 @@ class Entry(NamedTuple):
     def counts(self):
         """Verdicts of its rows with their counts."""
         return _in_order(records.tally(self.record["rows"]))
+
+    @property
+    def finding(self):
+        """Its result in a sentence; "" without one."""
+        return finding(self.record) if self.record else ""
 
     def table(self, whole=False):
         """Table of all rows, or for the index: judged and headline rows; without these and a figure, the first ones."""

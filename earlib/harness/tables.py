@@ -1,17 +1,12 @@
 """Tables and captions drawn from records, for the notebooks and the README."""
 
-import argparse
-import re
-import sys
 from html import escape
-from importlib.resources import files
 
 import pandas as pd
 from IPython.display import HTML
-from jinja2 import Template
 
-from earlib import paper, paths
-from earlib.records import SEES_GOLD, SETTING, further, key_of, load, named, plain, shown, tally
+from earlib import paper
+from earlib.records import SEES_GOLD, SETTING, further, key_of, named, shown
 
 
 def frame(record, **where):
@@ -239,53 +234,19 @@ def html(frame, caption=""):
     return "\n".join([*parts, f'<p class="caption">{escape(caption)}</p>'] if caption else parts)
 
 
-# -- README ------------------------------------------------------------------------------------------------------------
+# -- Markdown ----------------------------------------------------------------------------------------------------------
 
 
-def readme_tables(folder, larger=None):
-    """The README's tables in Markdown, from the records in a folder: headline rows, and all verdicts by notebook.
-
-    What goes beyond the paper follows below a heading of its own, with the headline rows of the folder `larger`.
-    """
-    own, others = _records(folder)
-    template = Template(files("earlib.harness").joinpath("templates/readme.md.j2").read_text("utf-8"), trim_blocks=True)
-    told = {"own": own, "others": others, "larger": _records(larger)[1] if larger else [], "profile": folder.name}
-    return template.render(told, headline=_headline, gain=_gain, sees_gold=SEES_GOLD, tally=tally).strip()
-
-
-def _records(folder):
-    """The records in a folder: those of the paper's tables and figures, and those of what goes beyond it."""
-    from earlib.harness.profiles import beyond, own_names  # here because it brings papermill, which no notebook needs
-
-    planned = own_names(folder.name)
-    stems = (path.stem for path in folder.glob("*.json"))
-    ids = (stem for stem in stems if "--" not in stem or stem in planned)
-    ids = sorted(ids, key=lambda id: (not id.startswith("tab"), not id.startswith("fig"), id))
-    records = [load(id, folder.name, folder.parent) for id in ids]
-    for one in records:
-        _check_parameters(one, planned.get(one["id"], {}), folder)
-    return [[one for one in records if beyond(one["id"]) is side] for side in (False, True)]
-
-
-def _check_parameters(record, planned, folder):
-    """Refuse a record of other parameters than its profile's; a default of 0.0 stands for what a notebook works out."""
-    for key, value in record["parameters"].items():
-        expected = plain(planned.get(key, value))
-        if value != expected and not (isinstance(expected, float) and expected == 0):
-            raise ValueError(
-                f"{paths.shown(folder / record['id'])}.json: {key}: expected {expected!r}, as in the profile "
-                f"{folder.name}, found {value!r}; run `make {record['id'].partition('--')[0]} PROFILE={folder.name}`"
-            )
-
-
-def _headline(row):
+def headline(row):
+    """A headline row of the paper's tables in Markdown."""
     there = _place(row.get("reported_dataset"), row.get("reported_encoder"))
     reported = f"{row['printed']} ({there})" if row.get("printed") else "–"
     what = f"{_label(row, 'variant')}: {_label(row, 'metric')}" if row["variant"] else _label(row, "metric")
     return f"| {what} | {_place(row['dataset'], row['encoder'])} | {_starred(row)} | {reported} | {row['verdict']} |"
 
 
-def _gain(row):
+def gain(row):
+    """A headline row of what goes beyond the paper in Markdown."""
     keys = (key for key, value in further(row).items() if value is not None and key not in ("split", "part", "over"))
     told = ", ".join(_label(row, key) for key in keys)
     what = _label(row, "variant") + (f" ({told})" if told else "")
@@ -301,35 +262,3 @@ def _starred(row):
 
 def _place(*names):
     return ", ".join(paper.label(name) for name in names if name is not None)
-
-
-def _filled(text, tables):
-    """The README's text with these tables between its two marks."""
-    pattern = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.DOTALL)
-    if len(pattern.findall(text)) != 1:
-        raise ValueError("README.md: expected one pair of lines <!-- results --> and <!-- /results -->; add them")
-    return pattern.sub(lambda marks: f"{marks[1]}{tables}\n{marks[2]}", text)
-
-
-def main(arguments=None):
-    """`python -m earlib.harness.tables readme [--check]`: fill the README's tables, or report that they are stale."""
-    parser = argparse.ArgumentParser(prog="python -m earlib.harness.tables", description=main.__doc__)
-    parser.add_argument("what", choices=["readme"])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the README is stale")
-    options = parser.parse_args(arguments)
-    path = paths.ROOT / "README.md"
-    try:
-        text = path.read_text(encoding="utf-8")
-        fresh = _filled(text, readme_tables(paths.reference() / "laptop", paths.reference() / "laptop-large"))
-        if not options.check:
-            paths.write_atomically(path, fresh)
-    except (OSError, ValueError) as error:
-        sys.exit(str(error))
-    if options.check and fresh != text:
-        sys.exit(
-            "README.md is stale: its tables are not those of the results; run `python -m earlib.harness.tables readme`"
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,85 @@
+"""The result of each notebook in one sentence, worded from its record by `findings.yaml`."""
+
+from importlib import resources
+from typing import NamedTuple
+
+import yaml
+
+from earlib import paper
+from earlib.records import load
+
+
+class Value(NamedTuple):
+    """Rows of a record that a sentence speaks of; how the first is shown is stated in `findings.yaml`."""
+
+    rows: list
+
+    def __format__(self, form):
+        row = self.rows[0]
+        if form == "above":
+            return f"{sum(one['difference_low'] > 0 for one in self.rows)} of {len(self.rows)}"
+        if form == "count":
+            return f"{row['measured']:,.0f}"
+        if form == "level":
+            return _with_interval(row, "measured", "low", "high", "")
+        if row.get("difference") is None:
+            raise LookupError(row.get("reason") or "it has no difference")
+        low, high = row["difference_low"], row["difference_high"]
+        if form:
+            better, level, worse = form.split("|")
+            return better if low > 0 else worse if high < 0 else level
+        return _with_interval(row, "difference", "difference_low", "difference_high", "+")
+
+
+def _with_interval(row, *fields):
+    *fields, sign = fields
+    digits = 1 if paper.unit(row["metric"]) == "%" else 2
+    value, low, high = (row.get(field) for field in fields)
+    return f"{value:{sign}.{digits}f}" + ("" if low is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]")
+
+
+def source():
+    """Content of `findings.yaml`: by notebook the sentence and the rows that it names."""
+    return yaml.safe_load(resources.files("earlib.harness").joinpath("findings.yaml").read_text(encoding="utf-8"))
+
+
+def finding(record):
+    """The sentence of a record; where a value was not measured, the reason; "" for a notebook without one."""
+    entry = source().get(record["id"].partition("--")[0])
+    return _worded(entry, lambda where: (record, where)) if entry else ""
+
+
+def five(folder):
+    """The findings of the README, each a sentence, from a folder with the records of both laptop profiles."""
+
+    def place(where):
+        where = {"profile": "laptop"} | where
+        return load(where.pop("record"), where.pop("profile"), folder), where
+
+    return [_worded(entry, place) for entry in source()["five"]]
+
+
+def _worded(entry, place):
+    try:
+        return entry["says"].format(**{name: _value(*place(where)) for name, where in entry["rows"].items()})
+    except (LookupError, FileNotFoundError) as error:
+        return f"Not measured: {error.args[-1]}."
+
+
+def _value(record, where):
+    """Rows of the main split that fit; of several points of a curve the last."""
+    wanted = {"metric": "recall@5", "over": None, "split": record["parameters"].get("split", "random")} | where
+    along = wanted.pop("last", None)
+    rows = [row for row in record["rows"] if all(row.get(key) in _either(key, one) for key, one in wanted.items())]
+    if along:
+        rows = sorted((row for row in rows if row.get(along) is not None), key=lambda row: row[along])[-1:]
+    if not rows:
+        raise LookupError(f"no row of {', '.join(f'{key} {one}' for key, one in where.items())}")
+    if rows[0]["measured"] is None:
+        raise LookupError(rows[0]["reason"].rstrip("."))
+    return Value(rows)
+
+
+def _either(key, value):
+    values = value if isinstance(value, list) else [value]
+    return [*values, None] if key == "split" else values  # rows without a split belong to every one

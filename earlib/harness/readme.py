@@ -1,0 +1,92 @@
+"""`python -m earlib.harness.readme [--check]`: fill the tables of README.md and docs/results.md from the records."""
+
+import argparse
+import re
+import sys
+from importlib.resources import files
+
+from jinja2 import Template
+
+from earlib import paths
+from earlib.harness import profiles, tables
+from earlib.harness.findings import finding, five
+from earlib.records import SEES_GOLD, load, plain, tally
+
+PROFILE, LARGER = "laptop", "laptop-large"  # whose records are shown
+
+
+def findings_table(folder):
+    """The README's table: each notebook with the paper's table or figure and its result, from a folder of records."""
+    return _rendered("readme.md.j2", records=sum(_records(folder), []), profile=folder.name, finding=finding)
+
+
+def results_tables(folder, larger=None):
+    """The tables of docs/results.md: headline rows, and all verdicts by notebook, from a folder of records.
+
+    What goes beyond the paper follows below a heading of its own, with the headline rows of the folder `larger`.
+    """
+    own, others = _records(folder)
+    told = {"own": own, "others": others, "larger": _records(larger)[1] if larger else [], "profile": folder.name}
+    return _rendered("results.md.j2", **told, headline=tables.headline, gain=tables.gain, sees_gold=SEES_GOLD)
+
+
+def _rendered(name, **told):
+    source = files("earlib.harness").joinpath(f"templates/{name}").read_text("utf-8")
+    return Template(source, trim_blocks=True).render(told, tally=tally).strip()
+
+
+def _records(folder):
+    """The records in a folder: those of the paper's tables and figures, and those of what goes beyond it."""
+    planned = profiles.own_names(folder.name)
+    stems = (path.stem for path in folder.glob("*.json"))
+    ids = (stem for stem in stems if "--" not in stem or stem in planned)
+    ids = sorted(ids, key=lambda id: (not id.startswith("tab"), not id.startswith("fig"), id))
+    records = [load(id, folder.name, folder.parent) for id in ids]
+    for one in records:
+        _check_parameters(one, planned.get(one["id"], {}), folder)
+    return [[one for one in records if profiles.beyond(one["id"]) is side] for side in (False, True)]
+
+
+def _check_parameters(record, planned, folder):
+    """Refuse a record of other parameters than its profile's; a default of 0.0 stands for what a notebook works out."""
+    for key, value in record["parameters"].items():
+        expected = plain(planned.get(key, value))
+        if value != expected and not (isinstance(expected, float) and expected == 0):
+            raise ValueError(
+                f"{paths.shown(folder / record['id'])}.json: {key}: expected {expected!r}, as in the profile "
+                f"{folder.name}, found {value!r}; run `make {record['id'].partition('--')[0]} PROFILE={folder.name}`"
+            )
+
+
+def _filled(name, **parts):
+    """A page as it is, and with each part between its two marks."""
+    text = fresh = (paths.ROOT / name).read_text(encoding="utf-8")
+    for part, filling in parts.items():
+        pattern = re.compile(rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"{name}: expected one pair of lines <!-- {part} --> and <!-- /{part} -->; add them")
+        fresh = pattern.sub(lambda marks, filling=filling: f"{marks[1]}{filling}\n{marks[2]}", fresh)
+    return name, text, fresh
+
+
+def main(arguments=None):
+    """Fill the tables, or report that they are stale."""
+    parser = argparse.ArgumentParser(prog="python -m earlib.harness.readme", description=main.__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a table is stale")
+    options = parser.parse_args(arguments)
+    folder, larger = (paths.reference() / name for name in (PROFILE, LARGER))
+    try:
+        found = "\n".join(f"{number}. {one}" for number, one in enumerate(five(paths.reference()), 1))
+        pages = [_filled("README.md", findings=found, results=findings_table(folder))]
+        pages.append(_filled("docs/results.md", results=results_tables(folder, larger)))
+        for name, text, fresh in pages:
+            if options.check and fresh != text:
+                sys.exit(f"{name} is stale: its tables are not those of the results; run `{parser.prog}`")
+            if not options.check:
+                paths.write_atomically(paths.ROOT / name, fresh)
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The README's findings and table, and the tables of docs/results.md, drawn from records."""
+
+import json
+import re
+
+import pytest
+from test_records import PARAMETERS, PROVENANCE, ablation, commit, measured
+
+from earlib import paths, records
+from earlib.harness import findings, notebooks, readme
+
+MARKS = "# t\n<!-- findings -->\n<!-- /findings -->\n<!-- results -->\nold\n<!-- /results -->\nend\n"
+
+
+def filled(root, monkeypatch, *arguments):
+    """Exit of `python -m earlib.harness.readme`: None or its message."""
+    monkeypatch.setattr(paths, "ROOT", root)
+    try:
+        return readme.main([*arguments])
+    except SystemExit as left:
+        return left.code
+
+
+def test_pages_are_filled_and_found_stale(places, monkeypatch):
+    first, second = places / "README.md", places / "docs" / "results.md"
+    second.parent.mkdir()
+    for file in (first, second):
+        file.write_text(MARKS)
+    commit(ablation(), places)
+    assert "README.md is stale" in filled(places, monkeypatch, "--check") and first.read_text() == MARKS
+    assert filled(places, monkeypatch) is None
+    text = first.read_text()
+    assert "| [tab03](results/laptop/tab03_ablation.ipynb) | Table 3 | Not measured: no row of " in text
+    assert "\n1. Not measured: " in text and text.endswith("<!-- /results -->\nend\n")
+    assert (
+        "| EAR: Recall@5 (%) | LoCoMo, MiniLM | 45.0 ± 0.8 [41.0, 50.0] \\* | 80.28 (LongMemEval, Contriever) | "
+        "same direction |" in second.read_text()
+    )
+    assert "(../results/laptop/tab03_ablation.ipynb) | Ablation study | 1 another setting, " in second.read_text()
+    assert filled(places, monkeypatch, "--check") is None
+    commit(ablation(46.0), places)
+    assert "docs/results.md is stale" in filled(places, monkeypatch, "--check")
+
+
+def test_errors_name_the_file(places, monkeypatch):
+    assert "README.md" in filled(places, monkeypatch)
+    (places / "README.md").write_text("no marks")
+    assert "expected one pair of lines <!-- findings -->" in filled(places, monkeypatch)
+    broken = commit(ablation(), places, lambda text: text[:50])
+    assert f"{broken}: not JSON" in filled(places, monkeypatch)
+
+
+def test_pages_are_not_filled_from_a_record_of_other_parameters_than_the_profile_s(tmp_path):
+    name = "tab08_latency"  # whose seconds of a critic call are worked out, and differ from the default for that reason
+    content = json.loads((paths.reference() / "laptop" / f"{name}.json").read_text())
+    content["parameters"]["queries"] = 31
+    file = tmp_path / "laptop" / f"{name}.json"
+    paths.write_atomically(file, json.dumps(content))
+    expected = (
+        f"{name}.json: queries: expected 30, as in the profile laptop, found 31; run `make {name} PROFILE=laptop`"
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        readme.results_tables(file.parent)
+
+
+def table2(low, high):
+    gap = {"difference": (low + high) / 2, "difference_low": low, "difference_high": high, "split": "random"}
+    others = [measured(one, compared_with="retriever", **gap) for one in ("ear", "rmm")]
+    others.append(measured("ear", over="equal_calls_3", compared_with={"variant": "retriever", "over": None}, **gap))
+    rows = [measured("retriever", 33.0, split="random"), *others]
+    return records.record("tab02_main_results", "t", "laptop", PARAMETERS, PROVENANCE, rows)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word", "shown"),
+    [(2, 6, "above", "+4.0 [+2.0, +6.0]"), (-1, 3, "level with", "+1.0 [-1.0, +3.0]"),
+     (-6, -2, "below", "-4.0 [-6.0, -2.0]")],
+)  # fmt: skip
+def test_a_sentence_follows_its_numbers(low, high, word, shown):
+    assert findings.finding(table2(float(low), float(high))).startswith(
+        f"EAR ranks {word} the static retriever ({shown})"
+    )
+
+
+def test_a_sentence_is_of_the_main_split_and_says_what_is_missing():
+    made = table2(2.0, 6.0)
+    made["parameters"] = made["parameters"] | {"split": "fixed"}
+    assert findings.finding(made) == "Not measured: no row of variant ear."
+    absent = records.row("locomo", "minilm", "ear", "recall@5", reason="no weights", split="fixed")
+    made["rows"].insert(0, absent | {"measured": None, "verdict": "not run"})
+    assert findings.finding(made) == "Not measured: no weights."
+
+
+def test_every_notebook_of_the_paper_has_a_sentence_that_its_committed_record_fills():
+    known = notebooks.sources()
+    assert not [name for name in findings.source() if name not in (*known, "five")]
+    for file in sorted((paths.reference() / "laptop").glob("*.json")):
+        told = findings.finding(records.load(file.stem, "laptop", paths.reference()))
+        assert "Not measured: no row" not in told, f"{file.stem}: {told}"
+    told = findings.five(paths.reference())
+    assert len(told) == 5 and not any("Not measured" in one for one in told)
+
+
+def test_the_readme_is_short_and_its_tables_are_those_of_the_records(capsys):
+    text = (paths.ROOT / "README.md").read_text("utf-8")
+    assert len(re.sub(r"<!-- results -->.*<!-- /results -->", "", text, flags=re.DOTALL).split()) <= 1200
+    readme.main(["--check"])
