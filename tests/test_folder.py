@@ -290,7 +290,8 @@ def test_a_forked_process_changes_nothing(tmp_path):
     child = os.fork()
     if not child:
         try:
-            for call in (lambda: held.add(["x"]), lambda: held.remove([1]), lambda: held.save(tmp_path)):
+            changes = (lambda: held.add(["x"]), lambda: held.remove([1]), lambda: held.save(tmp_path))
+            for call in (*changes, lambda: held.retrieve("a new question"), lambda: held.candidates("x")):
                 try:
                     call()
                 except RuntimeError as error:
@@ -306,7 +307,7 @@ def test_a_forked_process_changes_nothing(tmp_path):
     lines = os.read(reading, 10**5).decode().splitlines()
     os.close(reading)
     message = re.compile(r"the memory belongs to process \d+, which this one .\d+. was forked from; .* load a copy .*")
-    assert len(lines) == 3 and all(map(message.fullmatch, lines))
+    assert len(lines) == 5 and all(map(message.fullmatch, lines))
     assert kept(tmp_path) == ["add"] and len(held) == 11
     with pytest.raises(BlockingIOError):  # the child's close() did not open it to others
         EARMemory.load(tmp_path, encoder)
@@ -334,6 +335,47 @@ def test_a_memory_whose_files_were_replaced_is_refused_its_changes(tmp_path, gon
     held.close()
     with EARMemory.load(tmp_path / "other", encoder) as again:
         assert len(again) == 6
+
+
+def test_whoever_takes_a_folder_from_an_open_memory_keeps_it(tmp_path):
+    """The first memory is refused, and its `close` does not open the folder of the second to a third."""
+    first = made(3)
+    first.save(tmp_path)
+    (tmp_path / "memory.lock").unlink()
+    second = EARMemory.load(tmp_path, encoder)
+    with pytest.raises(OSError, match="cannot write .*memory.lock: it was removed or replaced"):
+        first.add(["lost"])
+    assert second.add(["kept"]) == [3]
+    first.close()
+    with pytest.raises(BlockingIOError, match="open in another memory"):
+        EARMemory.load(tmp_path, encoder)
+    second.add(["too"])
+    second.close()
+    with EARMemory.load(tmp_path, encoder) as again:
+        assert [again.get(id) for id in again.ids()[3:]] == ["kept", "too"]
+
+
+def test_a_database_that_another_program_writes_is_not_written_over(tmp_path):
+    held = made(3)
+    held.save(tmp_path)
+    held.add(["mine"])
+    run(tmp_path, "DELETE FROM changes")
+    for call in (lambda: held.add(["lost"]), lambda: held.save(tmp_path)):
+        with pytest.raises(OSError, match="memory.sqlite: another program has written it .* save to another folder"):
+            call()
+    held.save(tmp_path / "other")
+    assert held.add(["kept"]) == [4]
+    held.close()
+
+
+@pytest.mark.parametrize("name", ["~/m", "~/a/../m"])
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").mkdir()
+    with made(3) as held:
+        held.save(name)
+    with EARMemory.load(name, encoder) as again:
+        assert len(again) == 3 and (tmp_path / "m" / "memory.sqlite").exists()
 
 
 def test_a_memory_that_is_dropped_unclosed_lets_its_folder_go(tmp_path):

@@ -59,6 +59,15 @@ def test_llamaindex_gets_what_the_memory_returns(memory):
     assert asyncio.run(retriever.aretrieve("one with a name"))[0].node.node_id == "its name"
 
 
+def test_no_model_reads_the_ids_of_llamaindexs_nodes(memory):
+    needs("llama_index.core")
+    from llama_index.core.schema import MetadataMode
+
+    (found,) = integrations.as_llamaindex(memory, k=1).retrieve("one with a name")
+    for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+        assert found.node.get_content(mode) == "one with a name"
+
+
 @pytest.mark.parametrize(
     ("made_of", "package", "extra"),
     [

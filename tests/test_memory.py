@@ -741,6 +741,9 @@ REFUSED = {
         (lambda held: EARMemory.load(None), "path: expected the name of a folder, found NoneType"),
         (lambda held: held.add(["a", "b"], "xy"), "ids: expected a sequence, found str 'xy'"),
         (lambda held: held.remove("12"), "ids: expected a sequence, found str '12'"),
+        (lambda held: held.feedback("x", {1, 2}, [True, False]), "ids: expected a sequence, found set"),
+        (lambda held: held.feedback("x", [1, 2], frozenset([True, False])), "labels: expected a seq.*found frozenset"),
+        (lambda held: held.add({"a", "b"}), "texts: expected a sequence, found set"),
         (lambda held: held.feedback("x", "1", [True]), "ids: expected a sequence"),
         (lambda held: held.feedback("x", [1], "1"), "labels: expected a sequence"),
         (lambda held: held.feedback("x", [True], [True]), "ids: expected int or str, found bool True"),
@@ -789,6 +792,39 @@ def test_embeddings_without_a_length_are_refused(scale):
     held = EARMemory(lambda texts, kind: np.full((len(texts), WIDTH), scale, np.float32))
     with pytest.raises(ValueError, match="encoder: expected embeddings that are finite and not 0"):
         held.add(["a"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "found"),
+    [
+        (None, TypeError, "got NoneType"),
+        ((one for one in "ab"), TypeError, "got generator"),
+        ({"a": [1.0]}, TypeError, "got dict"),
+        ([[1.0, 2.0], [1.0]], ValueError, "all of one width, got lists of 1, 2"),
+        (["a", "b"], TypeError, "of real numbers, got <U1"),
+        (np.ones((2, WIDTH), complex), TypeError, "of real numbers, got complex128"),
+        ([None, None], TypeError, "of real numbers, got object"),
+        (np.ones(WIDTH), ValueError, rf"got \[{WIDTH}\]"),
+        (np.ones((3, WIDTH)), ValueError, rf"got \[3, {WIDTH}\]"),
+        (np.ones((2, 0)), ValueError, r"got \[2, 0\]"),
+    ],
+)
+def test_an_encoder_that_gives_no_embeddings_is_told_what_was_expected(answer, error, found):
+    held = EARMemory(lambda texts, kind: answer)
+    with pytest.raises(error, match=rf"encoder: expected embeddings \[2, d\], one a text.*{found}"):
+        held.add(["a", "b"])
+    assert len(held) == 0
+
+
+def test_an_encoder_may_give_tensors_of_any_precision_but_keeps_its_width():
+    def of_torch(texts, kind):
+        width = WIDTH if kind == "memory" else WIDTH - 1
+        return torch.ones(len(texts), width, dtype=torch.bfloat16, requires_grad=True)
+
+    held = EARMemory(of_torch)
+    assert held.add(["a", "b"]) == [0, 1]
+    with pytest.raises(ValueError, match=rf"encoder: expected embeddings \[1, {WIDTH}\], .*got \[1, {WIDTH - 1}\]"):
+        held.retrieve("a")
 
 
 YES = torch.ones(1, 1, 5).bool()
@@ -904,6 +940,7 @@ def test_what_comes_first_does_not_depend_on_how_many_are_asked_for():
         order = [now.ids[row] for row in now.candidates(query, vector, 150, True)[0].tolist()]
         assert [one.id for one in every[10:]] == [id for id in order if id not in held.candidates(query)][:140]
         assert len(held.retrieve(query, 500)) == 200
+        assert [one.score for one in every] == sorted((one.score for one in every), reverse=True)
 
 
 def test_a_cold_memory_weighs_words_as_its_preset_says():

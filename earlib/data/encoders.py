@@ -224,8 +224,8 @@ def _prompt(entry, kind):
 
 
 def sequence(values, name):
-    """A caller's sequence as a list; a TypeError for a string or a dict, which is not meant as its letters or keys."""
-    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
+    """A caller's sequence as a list; a TypeError for what is not one: a string, a dict, or a set, without an order."""
+    if isinstance(values, (str, bytes, dict, set, frozenset)) or not hasattr(values, "__iter__"):
         found = f"{type(values).__name__} {values!r:.60}"
         raise TypeError(f"{name}: expected a sequence, found {found}; put it into a list")
     return list(values)

@@ -112,6 +112,7 @@ class EARMemory(StoredMemory):
             For another type, an id that is in use or comes twice, more or fewer ids than texts, or half of a surrogate
             pair, which no encoder and no file takes.
         """
+        self._write.check_process()
         texts = check_memory_texts(texts)
         given = None if ids is None else check_ids(ids)
         if given is not None and len(given) != len(texts):
@@ -144,7 +145,7 @@ class EARMemory(StoredMemory):
         TypeError, ValueError
             For an id of another type, that no memory has or that comes twice; none is removed then.
         """
-        ids = check_ids(ids)
+        ids = check_ids(list(ids) if isinstance(ids, (set, frozenset)) else ids)  # in any order
         if ids:
             self._write(lambda: self._change(Remove(ids=ids)))
 
@@ -152,7 +153,8 @@ class EARMemory(StoredMemory):
         """Return the memories that are ranked first for a query; no critic calls, and nothing changes.
 
         The K candidates of the configuration are ranked. Where more are wanted, others follow behind them in the order
-        of the first stage, whatever their scores: what comes first does not depend on how many are asked for.
+        of the first stage, with scores that are at most those before them: what comes first does not depend on how many
+        are asked for.
 
         Parameters
         ----------
@@ -169,11 +171,13 @@ class EARMemory(StoredMemory):
         ------
         TypeError, ValueError
             If the query is no string or holds half of a surrogate pair, or k is no whole number from 1 on.
+        RuntimeError
+            In a process that was forked from the memory's.
         """
         query, k, now = check_query(query), check_whole_number(k, "k", 1), self._state.now
         if not now.size:
             return []
-        vector = self._encode.query(query)
+        vector = self._vector(query)
         rows, side = now.candidates(query, vector, self.config.depth, self.by_words)
         scores = now.scores(vector, rows, side)[0].flatten()
         order = best(scores, k)
@@ -183,7 +187,7 @@ class EARMemory(StoredMemory):
             new = torch.isin(more, rows, invert=True).nonzero().flatten()[: k - len(rows)]
             more, side = more[new], side[new]
             # Scored apart: a product of another size may round differently, and change what comes first.
-            scores = torch.cat([scores, now.scores(vector, more, side)[0].flatten()])
+            scores = torch.cat([scores, now.scores(vector, more, side)[0].flatten()]).cummin(0).values
             rows = torch.cat([rows, more])
         found = zip(rows.tolist(), scores.tolist(), strict=True)
         return [Found(now.ids[row], now.texts[row], score) for row, score in found]
@@ -193,7 +197,7 @@ class EARMemory(StoredMemory):
         query, now = check_query(query), self._state.now
         if not now.size:
             return []
-        rows, _ = now.candidates(query, self._encode.query(query), self.config.depth, self.by_words)
+        rows, _ = now.candidates(query, self._vector(query), self.config.depth, self.by_words)
         return [now.ids[row] for row in rows.tolist()]
 
     def feedback(self, query: str, ids: Sequence[Id], labels: Sequence[Any] | None = None) -> int:
@@ -268,7 +272,7 @@ class EARMemory(StoredMemory):
             raise ValueError("reflect: the memory is empty; expected at least one memory")
         if self.critic is None:
             raise ValueError("critic: expected one, to be asked about the Explorer's slates")
-        vector = self._encode.query(query)
+        vector = self._vector(query)
         rows, side = now.candidates(query, vector, config.depth, self.by_words)
         scores, adapted, length = now.scores(vector, rows, side)
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
@@ -282,13 +286,17 @@ class EARMemory(StoredMemory):
         shown, cited = told.shown.flatten(), told.cited.flatten()
         return {now.ids[rows[at]]: float(cited[at] / shown[at]) for at in shown.nonzero().flatten().tolist()}
 
+    def _vector(self, query):
+        self._write.check_process()
+        return self._encode.query(query)
+
     def _critic(self, query, ids, texts):
         uniforms = randomness.live(self.config, self.seed, self._state.learner.known, self.config.depth).critic
         return query_critic(self.critic, query, ids, texts, uniforms)
 
     def _learn(self, query, slates, labels):
         """Learn from the labels of some slates; the number of memories that have one."""
-        vector = self._encode.query(query)
+        vector = self._vector(query)
 
         def change():
             # A memory may have been removed since it was shown: it becomes None, and so does its label.

@@ -10,6 +10,7 @@ import torch
 from earlib import devices
 from earlib.data import embedding, encoders
 from earlib.memory.snapshot import Snapshot
+from earlib.memory.validation import check_embeddings
 
 QUESTIONS = 1000  # embeddings kept
 PROBE = "What an encoder makes of this sentence tells it from others."
@@ -29,7 +30,7 @@ class MemoryEncoder:
         """Return unit embeddings, `[n, d]` float32."""
         with self._lock:
             if callable(self.encoder):
-                vectors = np.asarray(self.encoder(texts, kind), np.float32)
+                vectors = check_embeddings(self.encoder(texts, kind), len(texts), self.width)
             else:
                 model = embedding.embedder(
                     self.encoder, devices.default(), devices.precision(), encoders.trusted(self.name)
@@ -37,13 +38,11 @@ class MemoryEncoder:
                 prompt = self.encoder.memory_prompt if kind == "memory" else self.encoder.query_prompt
                 pieces = [texts[at : at + encoders.PIECE] for at in range(0, len(texts), encoders.PIECE)]
                 vectors = np.concatenate(list(model(pieces, prompt)))
-        width = self.width or vectors.shape[-1]
-        if vectors.shape != (len(texts), width):
-            raise ValueError(f"encoder: expected embeddings [{len(texts)}, {width}], got {list(vectors.shape)}")
         with np.errstate(over="ignore"):
             length = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(length).all() and (length > 0).all()):  # a square that overflows is not finite either
             raise ValueError("encoder: expected embeddings that are finite and not 0; check the texts")
+        self.width = vectors.shape[1]  # of all that it makes from here on
         return vectors / length
 
     def memories(self, texts: list[str], now: Snapshot) -> np.ndarray:

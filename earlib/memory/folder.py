@@ -120,6 +120,7 @@ class MemoryFolder:
             raise PermissionError(errno.EACCES, f"{path}: {told}, and choose that")
         with self._reading():
             self._connection = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
+        self._files: dict[Path, int] = {}
         self._lock = FileLock(path / LOCK, thread_local=False)  # let go in a forked process, and with this object
         try:
             self._claim()
@@ -167,6 +168,7 @@ class MemoryFolder:
             self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # makes the log's file
         files = (self.path / LOCK, self.file, self.path / f"{NAME}-wal")
         self._files = {file: file.stat().st_ino for file in files}
+        self._seen = self._pragma("data_version")  # which another's commit changes
 
     def write(self, plain: dict, memories: Memories, tensors: dict[str, torch.Tensor]):
         """Replace the snapshot, and drop the changes behind it.
@@ -251,10 +253,9 @@ class MemoryFolder:
         """Let others open the folder."""
         self._connection.close()
         if self._lock.is_locked:
-            with suppress(
-                OSError
-            ):  # no process has to read what an empty file is for; some systems remove it themselves
-                (self.path / LOCK).unlink()
+            with suppress(OSError):  # no process has to read what an empty file is for; some systems remove it
+                if (self.path / LOCK).stat().st_ino == self._files.get(self.path / LOCK):  # and not another's
+                    (self.path / LOCK).unlink()
             self._lock.release()
 
     def _change(self, number, kind, plain, arrays, expected):
@@ -270,13 +271,16 @@ class MemoryFolder:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit what the block does, or nothing of it, if the files are still those of the folder."""
-        for file, inode in self._files.items():
-            if not file.exists() or file.stat().st_ino != inode:
-                told = "was removed or replaced while the memory had it open; save to another folder"
-                raise OSError(errno.ESTALE, f"cannot write {file}: it {told}")
+        """Commit what the block does, or nothing of it, if folder and database are still as this memory left them."""
         with self._writing(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
+            for file, inode in self._files.items():
+                if not file.exists() or file.stat().st_ino != inode:
+                    told = "was removed or replaced while the memory had it open; save to another folder"
+                    raise OSError(errno.ESTALE, f"cannot write {file}: it {told}")
+            if self._pragma("data_version") != self._seen:
+                told = "another program has written it while the memory had it open; save to another folder"
+                raise OSError(errno.ESTALE, f"cannot write {self.file}: {told}")
             yield
 
     @contextmanager

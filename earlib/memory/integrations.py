@@ -63,13 +63,16 @@ def as_llamaindex(memory, k=5):
     with extra("llamaindex"):
         from llama_index.core.retrievers import BaseRetriever
         from llama_index.core.schema import NodeWithScore, TextNode
+    hidden = {f"excluded_{kind}_metadata_keys": ["id"] for kind in ("llm", "embed")}  # no model reads it
 
     class EARRetriever(BaseRetriever):
         """Ranks by an `EARMemory`."""
 
         def _retrieve(self, query_bundle):
             return [
-                NodeWithScore(node=TextNode(text=one.text, id_=str(one.id), metadata={"id": one.id}), score=one.score)
+                NodeWithScore(
+                    node=TextNode(text=one.text, id_=str(one.id), metadata={"id": one.id}, **hidden), score=one.score
+                )
                 for one in memory.retrieve(query_bundle.query_str, k)
             ]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from earlib.data import encoders
 
@@ -76,10 +77,29 @@ def check_folder(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path of a folder, which need not exist yet."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path: expected the name of a folder, found {type(path).__name__} {str(path)[:60]!r}")
-    path = Path(path).resolve()
+    path = Path(path).expanduser().resolve()
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "path: expected a folder, found a file", str(path))
     return path
+
+
+def check_embeddings(made: Any, count: int, width: int | None) -> np.ndarray:
+    """Return what a caller's encoder made of some texts as float32, `[n, d]`; a tensor may need a gradient."""
+    expected = f"encoder: expected embeddings [{count}, {width or 'd'}], one a text"
+    if isinstance(made, torch.Tensor):
+        made = made.detach().cpu().float().numpy()
+    elif not isinstance(made, (np.ndarray, list, tuple)):
+        raise TypeError(f"{expected}, as an array, a tensor or lists of numbers, got {type(made).__name__}")
+    try:
+        vectors = np.asarray(made)
+    except (ValueError, TypeError, RuntimeError):  # lists of different lengths, or of what is no number
+        sizes = sorted({len(one) if hasattr(one, "__len__") else 0 for one in made})
+        raise ValueError(f"{expected} and all of one width, got lists of {', '.join(map(str, sizes))}") from None
+    if vectors.dtype.kind not in "fiu":
+        raise TypeError(f"{expected}, of real numbers, got {vectors.dtype} {list(vectors.shape)}")
+    if vectors.ndim != 2 or vectors.shape != (count, width or vectors.shape[1]) or not vectors.size:
+        raise ValueError(f"{expected}, got {list(vectors.shape)}")
+    return vectors.astype(np.float32)
 
 
 def check_array(name: str, values: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:

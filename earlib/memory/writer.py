@@ -23,17 +23,21 @@ class Writer:
         """Tell whether this process started the thread, and is not a fork of the one that did."""
         return self._process == os.getpid()
 
+    def check_process(self) -> None:
+        """Refuse a forked process, which has neither this thread nor those of torch: its products would hang."""
+        if not self.in_own_process():
+            raise RuntimeError(
+                f"the memory belongs to process {self._process}, which this one ({os.getpid()}) was forked from; "
+                "use it there, or load a copy of its folder here"
+            )
+
     def end(self) -> None:
         """Let the thread end after the calls that wait."""
         self._calls.put(None)
 
     def __call__(self, work: Callable[[], Any]) -> Any:
         """Return what `work()` returns; a RuntimeError in a forked process."""
-        if not self.in_own_process():
-            raise RuntimeError(
-                f"the memory belongs to process {self._process}, which this one ({os.getpid()}) was forked from; "
-                "change it there, or load a copy of its folder here"
-            )
+        self.check_process()
         outcome, over, interrupted = [], _thread.allocate_lock(), None
         over.acquire()
 
