@@ -43,12 +43,10 @@ def vocabulary(words):
     return model.SerializeToString()
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """Folder of a tiny T5 with random weights; the token "nan" has a NaN embedding."""
+def t5_files(folder):
+    """A tiny T5 with random weights; the token "nan" has a NaN embedding."""
     from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
 
-    folder = tmp_path_factory.mktemp("models") / "tiny-t5"
     folder.mkdir()
     (folder / "spiece.model").write_bytes(vocabulary(WORDS))
     tokenizer = T5Tokenizer.from_pretrained(folder)
@@ -60,6 +58,11 @@ def checkpoint(tmp_path_factory):
         model.shared.weight[tokenizer.convert_tokens_to_ids(BLANK + "nan")] = float("nan")
     model.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return t5_files(tmp_path_factory.mktemp("models") / "tiny-t5")
 
 
 @pytest.fixture
