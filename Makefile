@@ -33,7 +33,7 @@ $(PYTHON) -m ruff check .
 $(PYTHON) -m ruff format --check .
 endef
 
-.PHONY: help reproduce extensions estimate test check test-core test-pythons test-processors llm test-llm test-integrations data report lab kernel bench lock clean clean-cache FORCE $(NOTEBOOKS)
+.PHONY: help reproduce extensions estimate test check test-core test-pythons test-processors rehearse llm test-llm test-integrations data report lab kernel bench lock clean clean-cache FORCE $(NOTEBOOKS)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
@@ -80,6 +80,9 @@ test-pythons: $(STAMP) ## these on every other supported Python of this machine,
 
 test-processors: $(STAMP) ## the committed notebooks once more under every setting of processor and matrix library
 	EARLIB_TEST_PROCESSORS=1 $(TEST) tests/test_notebooks.py -k processor $(ARGS)
+
+rehearse: $(STAMP) ## the profile paper on stand-ins, on a CPU in a quarter of an hour; nothing of it is a result
+	$(PYTHON) tests/rehearse.py $(ARGS)
 
 data: $(STAMP) ## fetch the publishers' data and check it
 	$(PYTHON) -m earlib.data.download

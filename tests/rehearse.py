@@ -30,7 +30,7 @@ PLACE = Path(os.environ.get("EARLIB_BUILD") or ROOT / "build") / "rehearsal"
 PROFILE = "rehearsal"
 SAID = "stand-in"  # ends the label of everything that is one
 WIDTHS = {"contriever": 768, "stella": 1536, "gte": 3584}  # of the states; stella's head makes 1,024 of them
-HAYSTACKS = made_longmemeval.Size(130, 520, 3120, 650, abstentions=9, repeated=3, numbers=8, assistant_only=13)
+HAYSTACKS = made_longmemeval.Size(130, 520, 5200, 780, abstentions=9, repeated=3, numbers=8, assistant_only=13)
 LETTERS = 120  # of a turn of the made LongMemEval, at most
 # What is smaller than in the profile `paper`; data, encoders, splits and language models are that profile's.
 DEFAULTS = {"seeds": 2, "llm_questions": 20}
