@@ -176,11 +176,13 @@ def workers(rounds=3):
 def language_model(questions=60):
     """Answers and verdicts of the model that this machine serves, none of them kept from before."""
     setting, panel = Setting(), answers.Panel(local.DEFAULT, local.DEFAULT, questions)
-    slates = {"retriever": runs.answers(setting, "retriever").slates[0, :questions]}
+    reached = runs.answers(setting, "retriever")
+    asked = answers.asked_of(panel, setting, reached.queries[:1])
+    slates = {"retriever": reached.slates[:1][asked.place]}
     with tempfile.TemporaryDirectory() as empty:
         os.environ["EARLIB_CACHE"] = empty
-        answered, said = timed(lambda: answers.generate(panel, setting, slates)["retriever"])
-        judged, _ = timed(lambda: answers.verdicts(panel, answers.questions_of(panel, setting), said))
+        answered, said = timed(lambda: answers.generate(panel, asked, slates)["retriever"])
+        judged, _ = timed(lambda: answers.verdicts(panel, asked.questions, said))
     told = f"{questions} answers {answered:.0f} s, {questions} verdicts {judged:.0f} s"
     print(f"{local.DEFAULT}: {told}   (360 s at most)")
 

@@ -5,7 +5,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo", "Ida", "Jon", "Kim", "Leo", "Mia", "Ned", "Ola", "Pia")
+NAMES = (
+    "Ada",
+    "Ben",
+    "Cleo",
+    "Dan",
+    "Eva",
+    "Finn",
+    "Gia",
+    "Hugo",
+    "Ida",
+    "Jon",
+    "Kim",
+    "Leo",
+    "Mia",
+    "Ned",
+    "Ola",
+    "Pia",
+)
 
 
 class Size(NamedTuple):
@@ -44,13 +61,15 @@ def _sample(rng, known, number, size):
     for session in range(1, size.sessions + 1):
         conversation[f"session_{session}_date_time"] = f"1:56 pm on {session + number} May, 2023"
         said = [
-            {"speaker": pair[at % 2], "dia_id": f"D{session}:{at + 1}", "text": f"{say(9)}."} for at in range(size.turns)
+            {"speaker": pair[at % 2], "dia_id": f"D{session}:{at + 1}", "text": f"{say(9)}."}
+            for at in range(size.turns)
         ]
         said[0] |= {"img_url": ["x"], "blip_caption": f"a photo of {say(2)}", "query": say(2)}
         conversation[f"session_{session}"] = said
         turns += said
         observation[f"session_{session}_observation"] = {
-            name: [[f"{name} told of {one['text']}", one["dia_id"]] for one in said[at::4]] for at, name in enumerate(pair)
+            name: [[f"{name} told of {one['text']}", one["dia_id"]] for one in said[at::4]]
+            for at, name in enumerate(pair)
         }
     qa = []
     for category, count in enumerate(size.questions, start=1):

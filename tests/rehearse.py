@@ -169,7 +169,9 @@ def replies(body):
 
 def environment(place=PLACE, **variables):
     """Variables of a process that runs the copy."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("EARLIB_", "OPENAI_", "MAKE", "MFLAGS"))}
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("EARLIB_", "OPENAI_", "MAKE", "MFLAGS"))
+    }
     return kept | {"PYTHONPATH": str(place), "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "sk-rehearsal-0123"} | variables
 
 
@@ -178,7 +180,12 @@ def run(names, place=PLACE, log=None, **variables):
     command = [sys.executable, "-m", "earlib.run", *names, "--profile", PROFILE, "--jobs", "2"]
     lines = []
     with subprocess.Popen(
-        command, cwd=place, env=environment(place, **variables), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=place,
+        env=environment(place, **variables),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as process:
         for line in process.stdout:
             lines.append(line.rstrip())

@@ -17,10 +17,13 @@ from earlib.llm import answers, grading, models, planted, teaching
 from earlib.llm.answers import Panel
 
 SETTING = Setting(dataset="toy", seeds=2)
-NUMBER = 40  # one of them has no gold turn
+NUMBER = 40  # of each seed
 ASKED = settings.benchmark("toy").asked
 DAY = "9 May 2023"
-QUESTIONS = [ASKED[number] for number in answers.subset(SETTING, NUMBER)]
+EVALUATED = [settings.split([query.scope for query in ASKED], SETTING, seed)[1] for seed in range(SETTING.seeds)]
+BY_SEED = [[ASKED[number] for number in part if ASKED[number].gold][:NUMBER] for part in EVALUATED]
+QUESTIONS = [query for part in BY_SEED for query in part]
+NAME = "m at 127.0.0.1"  # a model of an endpoint that nobody declared as its publisher's
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def judges(body):
 
 def question_of(body):
     said = re.findall(r"\*\*Question\*?\*?:\*?\*? ?(.*)", prompt_of(body))[-1]
-    return next(query for query in QUESTIONS if query.text == said.strip().removeprefix(f"[{DAY}] "))
+    return next(query for query in ASKED if query.text == said.strip().removeprefix(f"[{DAY}] "))
 
 
 def honest(body):
@@ -72,20 +75,30 @@ def test_right_answers_are_right(server, reached):
     for metric in ("f1", "j"):
         row = by(rows, metric, "retriever")
         assert (row["measured"], row["n_queries"], row["unparsed"], row["refused"]) == (100, NUMBER, 0, 0)
-        assert (row["llm"], row.get("judge"), row["varies"]) == ("m", "jay" if metric == "j" else None, True)
+        judge = "jay at 127.0.0.1" if metric == "j" else None
+        assert (row["llm"], row.get("judge"), row["varies"], row["seeds"]) == (NAME, judge, True, 2)
         assert by(rows, metric, "ceiling")["difference"] == 0
     assert {body["model"] for body in server.requests} == {"m", "jay"}
 
 
-def test_questions_without_gold_turns_are_among_them():
-    assert any(not query.gold for query in QUESTIONS)  # so that the test above shows it
+def test_the_questions_are_those_of_every_seed_that_retrieval_is_measured_on(reached):
+    assert any(not ASKED[number].gold for part in EVALUATED for number in part)  # so that this shows something
+    queries = reached["retriever"].queries
+    every = answers.asked_of(Panel("m", "jay"), SETTING, queries)
+    assert (every.place == ~np.isnan(reached["retriever"].values[0])).all() and every.place.any(1).all()
+    assert list(every.numbers) == list(queries[every.place])
+    some = answers.asked_of(panel(), SETTING, queries)
+    assert some.questions == QUESTIONS and set(some.numbers) < set(every.numbers)
+    assert list(answers.subset(SETTING, 5)) == list(some.numbers[:5])
+    assert list(answers.subset(SETTING, 0)) == list(every.numbers[every.seeds == 0])
 
 
-def test_the_subset_is_the_first_of_seed_0_and_grows_from_its_end():
-    scopes = [query.scope for query in ASKED]
-    kept = settings.split(scopes, SETTING, 0)[1]
-    assert list(answers.subset(SETTING, 5)) == list(kept[:5])
-    assert list(answers.subset(SETTING, 10_000)) == list(kept)
+def test_equal_questions_about_equal_slates_are_asked_once(server, reached):
+    answers.generate(panel(), answers.asked_of(panel(), SETTING, reached["retriever"].queries), {
+        name: reached["retriever"].slates[answers.asked_of(panel(), SETTING, reached["retriever"].queries).place]
+        for name in ("one", "same")
+    })  # fmt: skip
+    assert len(server.requests) == len({query.id for query in QUESTIONS}) < len(QUESTIONS)
 
 
 def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server, reached):
@@ -97,28 +110,34 @@ def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server
     sent = next(prompt_of(body) for body in server.requests if not judges(body) and question_of(body) == ASKED[number])
     assert all(one.date for one in expected)
     assert "\n".join(f"- [{one.date}] {one.text}" for one in expected) in sent
+    server.requests.clear()
+    without = panel()._replace(dates=False)
+    answers.answer_rows(without, SETTING, {"retriever": reached["retriever"]}, "retriever")
+    sent = next(prompt_of(body) for body in server.requests if not judges(body) and question_of(body) == ASKED[number])
+    assert "\n".join(f"- {one.text}" for one in expected) in sent
 
 
 def test_abstentions_are_passed_over_and_a_question_follows_its_date(server, reached, monkeypatch):
     """For the model and the judge; the slates stay those of their questions."""
-    toy, odd = settings.benchmark("toy"), {QUESTIONS[0].id, QUESTIONS[3].id}
-    asked = tuple(query._replace(date=DAY, abstention=query.id in odd) for query in toy.queries)
+    toy, odd = settings.benchmark("toy"), {BY_SEED[0][0].id, BY_SEED[0][3].id}
+    asked = [query._replace(date=DAY) for query in toy.queries]
+    asked = tuple(query._replace(abstention=True, gold=()) if query.id in odd else query for query in asked)
     monkeypatch.setattr(settings, "benchmark", lambda *_: dataclasses.replace(toy, queries=asked))
     given = Panel("m", "jay", 8)
     rows = answers.answer_rows(given, SETTING, reached, "retriever")
     rows += answers.judge_rows(given, SETTING, reached, "retriever")
-    assert [query.text for query in answers.questions_of(given, SETTING)] == [
-        query.text for query in QUESTIONS[:10] if query.id not in odd
-    ]
+    kept = [[query.id for query in part if query.id not in odd][:8] for part in BY_SEED]
+    found = answers.asked_of(given, SETTING, reached["retriever"].queries).questions
+    assert [query.id for query in found] == kept[0] + kept[1]
     row = by(rows, "j", "retriever")
     assert (row["measured"], row["n_queries"], row["abstentions"]) == (100, 8, 2)
-    found = settings.candidates_of(SETTING, 20)
+    found, first = settings.candidates_of(SETTING, 20), next(query for query in ASKED if query.id == kept[0][2])
     for body in server.requests:
         query = question_of(body)
         assert query.id not in odd and f"[{DAY}] {query.text}" in prompt_of(body)
-        if not judges(body) and (number := ASKED.index(query)) == answers.subset(SETTING, 8)[2]:
-            first = toy.memories[found.index[number, 0]]
-            assert f"[{first.date}] {first.text}" in prompt_of(body)
+        if not judges(body) and query == first:
+            memory = toy.memories[found.index[ASKED.index(query), 0]]
+            assert f"[{memory.date}] {memory.text}" in prompt_of(body)
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
     assert "2 abstention questions left out" in tables.caption(made, metric="j", variant="retriever")
     monkeypatch.setattr(settings, "benchmark", lambda *_: toy)
@@ -140,12 +159,14 @@ def test_the_mean_length_of_an_answer_stands_beside_its_verdict(server, reached)
 def test_f1_is_that_of_the_answers_and_the_constant_answer_is_chosen_in_training(server, reached):
     server.rule = lambda body: honest(body) if judges(body) else says("Answer: the piano")
     rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
-    expected = grading.f1(["the piano"] * NUMBER, [query.answer for query in QUESTIONS])
+    expected = grading.f1(["the piano"] * len(QUESTIONS), [query.answer for query in QUESTIONS])
     assert by(rows, "f1", "retriever")["measured"] == pytest.approx(100 * expected.mean())
-    learned = settings.split([query.scope for query in ASKED], SETTING, 0)[0]
-    constant = grading.constant_answer([ASKED[number].answer for number in learned])
-    floor = grading.f1([constant] * NUMBER, [query.answer for query in QUESTIONS])
-    assert by(rows, "f1", answers.CONSTANT)["measured"] == pytest.approx(100 * floor.mean())
+    floors = []
+    for seed, part in enumerate(BY_SEED):
+        learned = settings.split([query.scope for query in ASKED], SETTING, seed)[0]
+        constant = grading.constant_answer([ASKED[number].answer for number in learned])
+        floors.append(grading.f1([constant] * NUMBER, [query.answer for query in part]).mean())
+    assert by(rows, "f1", answers.CONSTANT)["measured"] == pytest.approx(100 * np.mean(floors))
 
 
 def test_what_cannot_be_read_and_what_is_refused_is_counted_and_never_scored(server, reached):
@@ -161,7 +182,9 @@ def test_what_cannot_be_read_and_what_is_refused_is_counted_and_never_scored(ser
     server.rule = rule
     rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     row = by(rows, "j", "retriever")
-    assert (row["measured"], row["n_queries"], row["unparsed"], row["refused"]) == (100, NUMBER - 2, 1, 1)
+    counts = [[query.text for query in part].count(text) for part in BY_SEED for text in (first, second)]
+    assert (row["measured"], row["unparsed"], row["refused"]) == (100, counts[0] + counts[2], counts[1] + counts[3])
+    assert (row["n_queries"], row["n_queries_most"]) == (NUMBER - 2, NUMBER - counts[2] - counts[3])
     assert by(rows, "f1", "retriever")["n_queries"] == NUMBER
 
 
@@ -170,9 +193,10 @@ def test_an_answer_that_cannot_be_read_is_not_judged(server, reached):
     rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     for metric in ("f1", "j"):
         row = by(rows, metric, "retriever")
-        assert row["measured"] is None and row["reason"] == f"none of {NUMBER} replies could be read"
-        assert (row["unparsed"], row["refused"]) == (0, NUMBER)
-    assert len([body for body in server.requests if judges(body)]) == NUMBER  # of the constant answer alone
+        assert row["measured"] is None and row["reason"] == f"none of {NUMBER} replies of seed 0 could be read"
+        assert (row["unparsed"], row["refused"]) == (0, len(QUESTIONS))
+    texts = [prompt_of(body) for body in server.requests if judges(body)]
+    assert not any("**Response:** \n" in text or "None" in text for text in texts)  # constant and planted ones alone
 
 
 def test_each_type_of_question_gets_rows_of_its_own(server, reached):
@@ -180,7 +204,8 @@ def test_each_type_of_question_gets_rows_of_its_own(server, reached):
     rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever", categories=kinds)
     judged = [row for row in rows if (row["metric"], row["variant"]) == ("j", "retriever")]
     counts = {row["category"]: row["n_queries"] for row in judged}
-    assert counts == {"all types": NUMBER, **{k: sum(query.category == k for query in QUESTIONS) for k in kinds}}
+    fewest = {k: min(sum(query.category == k for query in part) for part in BY_SEED) for k in kinds}
+    assert counts == {"all types": NUMBER, **fewest}
 
 
 @pytest.mark.parametrize("name", ["none", "smollm2-135m"])
@@ -232,6 +257,11 @@ def right(rows):
 def test_a_judge_that_cannot_judge_is_seen(server, reached, verdict, expected):
     server.rule = lambda body: says(f"Output: {verdict}") if judges(body) else honest(body)
     assert right(answers.judge_rows(panel(), SETTING, reached, "retriever")) == expected
+    rows, (yes, _, no) = answers.answer_rows(panel(), SETTING, reached, "retriever"), expected
+    told = f"the judge is right on {yes} % of planted right answers and {no} % of planted wrong answers, less than 80 %"
+    assert {(row["measured"], row["reason"]) for row in rows if row["metric"] == "j"} == {(None, told)}
+    assert by(rows, "f1", "retriever")["measured"] == 100 and "difference" in by(rows, "f1", "ceiling")
+    assert not any("difference" in row for row in rows if row["metric"] == "j")
 
 
 def test_a_judge_that_can_is_right_on_all_and_does_not_flip(server, reached):
@@ -251,7 +281,7 @@ def test_a_judge_that_changes_its_mind_is_seen(server, reached):
 
     server.rule = rule
     (*_, flips) = answers.judge_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
-    gold = {query.text for query in QUESTIONS}  # right answers equal the planted ones: asked once more, and kept
+    gold = {query.text for query in BY_SEED[0]}  # right answers equal the planted ones: asked once more, and kept
     assert len(gold) == NUMBER and flips["measured"] > 0
 
 
@@ -262,21 +292,38 @@ def test_another_models_answers_are_never_held_as_the_papers_own_setting():
     assert records.own_setting({**row, "llm": "gpt-5-mini"})
 
 
+def test_a_name_is_the_papers_model_only_at_an_endpoint_that_is_declared_as_its_publishers(monkeypatch):
+    for variable in ("OPENAI_BASE_URL", "EARLIB_LLM_PUBLISHER"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def name(address):
+        models.connect.cache_clear()
+        if address:
+            monkeypatch.setenv("OPENAI_BASE_URL", address)
+        return models.row_name("gpt-5-mini"), models.endpoints("gpt-5-mini", "none", "gpt-5-mini")["endpoints"]
+
+    elsewhere = "http://user:secret@models.example:8000/v1"
+    assert name("") == ("gpt-5-mini", {"gpt-5-mini": "api.openai.com"})
+    assert name(elsewhere) == ("gpt-5-mini at models.example", {"gpt-5-mini": "models.example"})
+    monkeypatch.setenv("EARLIB_LLM_PUBLISHER", "http://models.example:8000/v1/")
+    assert name(elsewhere)[0] == "gpt-5-mini"
+    assert name("http://other.example/v1")[0] == "gpt-5-mini at other.example"
+    assert models.row_name("none") == "none" and models.endpoints("none") == {}
+    models.connect.cache_clear()
+
+
 def test_the_caption_names_the_models_and_counts_what_was_not_read(server, reached):
+    (once,) = [query for query in QUESTIONS if QUESTIONS.count(query) == 1][:1]
+
     def rule(body):
-        return says("Perhaps.") if judges(body) and question_of(body) == QUESTIONS[0] else honest(body)
+        return says("Perhaps.") if judges(body) and question_of(body) == once else honest(body)
 
     server.rule = rule
     rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
     made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
     told = tables.caption(made, metric="j", variant="retriever")
-    assert "language model m, judge jay" in told and f"{NUMBER - 1} questions" in told
+    assert (
+        "language model m at 127.0.0.1, judge jay at 127.0.0.1" in told
+        and f"{NUMBER - 1} to {NUMBER} questions" in told
+    )
     assert "1 of the replies of a line could not be read" in told
-
-
-def test_values_are_between_0_and_1_and_of_the_questions(server, reached):
-    slates = {name: one.slates[0, :NUMBER] for name, one in reached.items()}
-    found = answers.scores(panel(), SETTING, answers.graded(panel(), SETTING, slates))
-    for of_measure in found.values():
-        assert set(of_measure) == {*reached, answers.CONSTANT}
-        assert all(one.shape == (1, NUMBER) and np.all((one >= 0) & (one <= 1)) for one in of_measure.values())

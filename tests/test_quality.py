@@ -116,7 +116,7 @@ def test_the_rows_of_a_model_and_of_a_simulated_critic(server):
     for key, row in model.items():
         other = simulated[key]
         assert row["measured"] == other["measured"] and row.get("difference") == other.get("difference")
-        assert (row["llm"], row["varies"], row["unparsed"], row["refused"]) == ("m", True, 0, 0)
+        assert (row["llm"], row["varies"], row["unparsed"], row["refused"]) == ("m at 127.0.0.1", True, 0, 0)
         assert not row.get("sees_gold") and not other.get("llm") and not other.get("varies")
     assert [key for key, row in simulated.items() if row.get("sees_gold")] == [("ear", "recall@5")]
     static = runs.answers(FEW, "retriever")
@@ -141,6 +141,17 @@ def test_what_a_model_says_that_cannot_be_read_is_counted_and_measures_nothing(s
     server.rule = lambda body: Step(completion(None, refusal="No."))
     rows = teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="other", critic="other")
     assert {(row["unparsed"], row["refused"]) for row in rows} == {(0, slates)}
+
+
+def test_nothing_learned_from_a_model_that_cites_everything_counts(server):
+    server.rule = lambda body: says("Citations: [0, 1, 2, 3, 4]")
+    rows = by_metric(teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
+    precision, chance = (rows["ear_adapter", metric]["measured"] for metric in ("precision", "base_rate"))
+    assert precision == chance and rows["ear_adapter", "recall"]["measured"] == 100
+    told = f"of what the critic cites {precision:.1f} % is gold, of all that it is shown {chance:.1f} %"
+    for variant in ("ear_adapter", "ear"):
+        row = rows[variant, "recall@5"]
+        assert (row["measured"], row["reason"]) == (None, told) and "difference" not in row
 
 
 def test_without_a_model_there_is_a_dash_for_each_number():

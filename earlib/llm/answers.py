@@ -1,10 +1,12 @@
 """Answers to questions by a language model that reads a slate, and a judge's verdicts on them: the paper's F1 and J.
 
-Controls beside them: a constant answer, the judge's verdicts on planted answers, and a second pass of the judge.
-Abstention questions are left out: the paper's rubric does not grade them, and its values fit denominators without them.
+They are means over all seeds and over the questions that retrieval is measured on, those with a gold turn: the paper's
+values fit these denominators (`one_held_out_set` in earlib/paper/readings.yaml). Abstention questions have none, and
+the paper's rubric does not grade them. Controls beside them: a constant answer, the judge's verdicts on planted
+answers, without which its J does not count, and a second pass of the judge.
 """
 
-from itertools import chain, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +14,14 @@ import numpy as np
 from earlib.core.config import Config
 from earlib.experiments import comparisons, settings
 from earlib.llm import NoModel, Request, grading, parsing, prompts
-from earlib.llm.models import connect, reply_tokens
+from earlib.llm.models import connect, reply_tokens, row_name
 
 CONSTANT = "constant_answer"
 METRICS = ("f1", "j")
 JUDGED = {"gold": "the gold answer", "reworded": "the gold answer in a sentence", "other": "another question's answer"}
 AGAIN = "of two passes"
+KINDS = {True: "right", False: "wrong"}
+FIT = 0.8  # of planted right answers, and of planted wrong ones, on which a judge whose J counts is right
 
 
 class Panel(NamedTuple):
@@ -25,7 +29,8 @@ class Panel(NamedTuple):
 
     llm: str  # a name for `models.connect`
     judge: str
-    questions: int  # the first of seed 0's evaluation questions, with those without gold turns, without abstentions
+    questions: int = 0  # the first of each seed's evaluation questions that have a gold turn; 0: all of them
+    dates: bool = True  # memories and questions are read after their dates
 
 
 class Said(NamedTuple):
@@ -35,36 +40,47 @@ class Said(NamedTuple):
     refused: bool = False
 
 
-class Graded(NamedTuple):
-    """Answers of one system to the questions of a panel, and the verdicts on them."""
+class Asked(NamedTuple):
+    """Questions that are put to a model, seed by seed; equal questions about equal slates are asked once."""
 
-    answers: list  # of Said
-    verdicts: list  # of Said
+    setting: object
+    place: np.ndarray  # bool [R, E], which of the evaluation questions
+    numbers: np.ndarray  # [n]
+    seeds: np.ndarray  # [n]
+
+    @property
+    def questions(self):
+        """The `n` questions."""
+        asked = settings.benchmark(self.setting.dataset).asked
+        return [asked[number] for number in self.numbers]
+
+    def spread(self, values):
+        """Values of the questions, `[n]`, in their places, `[R, E]`; NaN elsewhere."""
+        wide = np.full(self.place.shape, np.nan)
+        wide[self.place] = values
+        return wide
+
+
+def asked_of(panel, setting, queries):
+    """The questions of a panel among the evaluation questions `[R, E]` of a setting."""
+    gold = np.array([bool(query.gold) for query in settings.benchmark(setting.dataset).asked])
+    place = gold[queries] & (queries >= 0)
+    if panel.questions:
+        place &= place.cumsum(1) <= panel.questions
+    return Asked(setting, place, queries[place], np.nonzero(place)[0])
 
 
 def subset(setting, number):
-    """Numbers of a panel's questions, `[n]`: a random part, since seed 0 draws its evaluation questions."""
-    return _split(setting)[1][_places(setting, number)]
+    """Numbers of the first questions with a gold turn that seed 0 evaluates, `[n]`; all of them for 0."""
+    return asked_of(Panel("", "", number), setting, _split(setting, 0)[1][None]).numbers
 
 
-def _split(setting):
-    return settings.split([query.scope for query in settings.benchmark(setting.dataset).asked], setting, 0)
+def _split(setting, seed):
+    return settings.split([query.scope for query in settings.benchmark(setting.dataset).asked], setting, seed)
 
 
-def _places(setting, number):
-    """Places of a panel's questions among seed 0's evaluation questions."""
-    asked = settings.benchmark(setting.dataset).asked
-    return np.flatnonzero([not asked[at].abstention for at in _split(setting)[1]])[:number]
-
-
-def questions_of(panel, setting):
-    """Questions of a panel, in order."""
-    asked = settings.benchmark(setting.dataset).asked
-    return [asked[number] for number in subset(setting, panel.questions)]
-
-
-def slate_texts(setting, numbers, slates):
-    """Memories of the slates `[n, s]` of questions `[n]` as the model reads them, each after its session's date.
+def slate_texts(setting, numbers, slates, dates=True):
+    """Memories of the slates `[n, s]` of questions `[n]` as a model reads them, each after its session's date.
 
     Retrieval does not see the dates; without them the model could not resolve expressions such as "yesterday". For the
     same reason a question follows its date, where it has one, for the model and for the judge.
@@ -72,31 +88,32 @@ def slate_texts(setting, numbers, slates):
     index = settings.candidates_of(setting, Config().depth).index.numpy()
     memories = settings.benchmark(setting.dataset, setting.captions, setting.dates).memories
     slates = [[memories[row] for row in rows] for rows in np.take_along_axis(index[numbers], slates, 1)]
-    return [[one.text if setting.dates else dated(one) for one in slate] for slate in slates]
+    return [[dated(one, dates and not setting.dates) for one in slate] for slate in slates]
 
 
-def dated(entry):
+def dated(entry, dates=True):
     """Text of a memory or a question after its date."""
-    return f"[{entry.date}] {entry.text}" if entry.date else entry.text
+    return f"[{entry.date}] {entry.text}" if entry.date and dates else entry.text
 
 
-def generate(panel, setting, slates):
-    """Answers to a panel's questions from the slates `[n, s]` of each system, by system; all are asked at once."""
-    client, questions, numbers = connect(panel.llm), questions_of(panel, setting), subset(setting, panel.questions)
-    texts = [read for slate in slates.values() for read in slate_texts(setting, numbers, slate)]
-    given = _paired(questions * len(slates), texts)
-    asked = [Request(prompts.answer_prompt(dated(one), read), reply_tokens(panel.llm)) for one, read in given]
-    replies = client.ask(asked)
-    said = [_said(reply, parsing.read_answer, [dated(one), *read]) for reply, (one, read) in _paired(replies, given)]
+def generate(panel, asked, slates):
+    """Answers to questions from the slates `[n, s]` of each system, by system; all are asked at once."""
+    client, questions = connect(panel.llm), asked.questions
+    texts = [read for one in slates.values() for read in slate_texts(asked.setting, asked.numbers, one, panel.dates)]
+    given = _paired([dated(one, panel.dates) for one in questions] * len(slates), texts)
+    wanted = [Request(prompts.answer_prompt(*one), reply_tokens(panel.llm)) for one in given]
+    replies = client.ask(wanted)
+    said = [_said(reply, parsing.read_answer, [one, *read]) for reply, (one, read) in _paired(replies, given)]
     if client.estimating:  # the judge's usage is estimated too, on answers of about the right length
-        said = [Said(one.answer) for one, _ in given]
+        said = [Said(one.answer) for one in questions] * len(slates)
     return {name: said[at * len(questions) :][: len(questions)] for at, name in enumerate(slates)}
 
 
 def verdicts(panel, questions, answers, sample=0):
     """Verdicts on answers, one a question; unreadable answers get none. Another `sample` is a second pass."""
     client, found = connect(panel.judge), list(answers)
-    given = {at: (dated(one), one.answer, said.value) for at, (one, said) in enumerate(_paired(questions, answers))}
+    pairs = enumerate(_paired(questions, answers))
+    given = {at: (dated(one, panel.dates), one.answer, said.value) for at, (one, said) in pairs}
     given = {at: texts for at, texts in given.items() if texts[-1] is not None}
     tokens = reply_tokens(panel.judge)
     replies = client.ask([Request(prompts.judge_prompt(*one), tokens, sample=sample) for one in given.values()])
@@ -113,22 +130,10 @@ def _paired(*sequences):
     return list(zip(*sequences, strict=True))
 
 
-def graded(panel, setting, slates):
-    """Answers and verdicts of each system and of the constant answer that does best on the training questions."""
-    said, asked = generate(panel, setting, slates), settings.benchmark(setting.dataset).asked
-    learned = [asked[number].answer for number in _split(setting)[0] if not asked[number].abstention]
-    constant = grading.constant_answer(learned)
-    said[CONSTANT] = [Said(constant)] * len(subset(setting, panel.questions))
-    found = iter(verdicts(panel, questions_of(panel, setting) * len(said), [*chain(*said.values())]))
-    return {name: Graded(one, [next(found) for _ in one]) for name, one in said.items()}
-
-
-def scores(panel, setting, given):
-    """F1 and J of graded answers by metric and system, `[1, n]` between 0 and 1; NaN where a reply cannot be read."""
-    golds = [one.answer for one in questions_of(panel, setting)]
-    f1 = {name: grading.f1([said.value for said in one.answers], golds)[None] for name, one in given.items()}
-    j = {name: grading.judged([said.value for said in one.verdicts])[None] for name, one in given.items()}
-    return {"f1": f1, "j": j}
+def _constant(setting, seed):
+    """The constant answer that does best on a seed's training questions."""
+    known = settings.benchmark(setting.dataset).asked
+    return grading.constant_answer([known[at].answer for at in _split(setting, seed)[0] if not known[at].abstention])
 
 
 def answer_rows(panel, setting, reached, baseline, names=None, categories=None, **keys):
@@ -139,7 +144,7 @@ def answer_rows(panel, setting, reached, baseline, names=None, categories=None, 
     panel : Panel
     setting : settings.Setting
     reached : dict of str to runs.Answers
-        Retrieved slates of each system; those of seed 0 are read.
+        Retrieved slates of each system.
     baseline : str
     names : sequence of str, optional
         Systems that get rows; default: all, and the constant answer.
@@ -152,49 +157,83 @@ def answer_rows(panel, setting, reached, baseline, names=None, categories=None, 
     -------
     list of dict
         With the models' names as `llm` and `judge`, and the replies that count nowhere as `unparsed` and `refused`.
-        Without a model, or if nothing can be read, rows without a value, with the reason.
+        Without a model, if nothing can be read, or for a judge that is not `FIT`, rows with a reason and no value.
     """
+    asked = asked_of(panel, setting, reached[baseline].queries)
     names, types = list(names or (*reached, CONSTANT)), ["all types", *categories] if categories else [None]
-    about = {"f1": {"llm": panel.llm}, "j": {"llm": panel.llm, "judge": panel.judge}}
-    of_type = {kind: {"category": kind} if kind else {} for kind in types}
-    places = _places(setting, panel.questions)
-    passed_over = int(places.max(initial=-1)) + 1 - len(places)
+    about = {"f1": {"llm": row_name(panel.llm)}, "j": {"llm": row_name(panel.llm), "judge": row_name(panel.judge)}}
+    said, judged, failed = {}, {}, {}
     try:
-        given = graded(panel, setting, {name: one.slates[0, places] for name, one in reached.items()})
+        said = generate(panel, asked, {name: one.slates[asked.place] for name, one in reached.items()})
+        constants = [_constant(setting, seed) for seed in range(setting.seeds)]
+        said[CONSTANT] = [Said(constants[seed]) for seed in asked.seeds]
     except NoModel as error:
-        wanted = product(METRICS, types, names)
-        return [dash(setting, name, metric, error, **about[metric], **of_type[t], **keys) for metric, t, name in wanted]
-    asked = questions_of(panel, setting)
-    made, queries = [], subset(setting, panel.questions)[None]
-    for metric, values in scores(panel, setting, given).items():
-        for kind, name in product(types, names):
-            counts = np.array([[kind in (None, "all types", one.category) for one in asked]])
-            part = {one: np.where(counts, values[one], np.nan) for one in (name, baseline)}
-            replies = given[name].verdicts if metric == "j" else given[name].answers
-            lost = [said for said, here in _paired(replies, counts[0]) if here and said.value is None]
-            refused = sum(said.refused for said in lost)
-            told = {**about[metric], **of_type[kind], **keys, "unparsed": len(lost) - refused, "refused": refused}
-            told["abstentions"] = passed_over or None
-            words = [len(said.value.split()) for said, here in _paired(given[name].answers, counts[0])
-                     if here and said.value is not None]  # fmt: skip
-            told["answer_words"] = round(sum(words) / len(words), 1) if words and metric == "j" else None
-            against = None if name == baseline else part[baseline]
-            made.append(reply_row(setting, name, metric, part[name], np.where(counts, queries, -1), against, **told))
+        failed = dict.fromkeys(METRICS, error)
+    try:
+        if said:
+            found = iter(verdicts(panel, asked.questions * len(said), [one for of in said.values() for one in of]))
+            judged = {name: [next(found) for _ in of] for name, of in said.items()}
+            if reason := unfit(panel, setting):
+                failed["j"] = reason
+    except NoModel as error:
+        failed["j"] = error
+    made, kinds = [], np.array([one.category for one in asked.questions])
+    for metric, kind, name in product(METRICS, types, names):
+        told = about[metric] | ({"category": kind} if kind else {}) | keys
+        if metric in failed:
+            made.append(dash(setting, name, metric, failed[metric], **told))
+            continue
+        counts = np.full(len(kinds), True) if kind in (None, "all types") else kinds == kind
+        replies = said[name] if metric == "f1" else judged[name]
+        lost = [one.refused for one, here in _paired(replies, counts) if here and one.value is None]
+        told |= {"unparsed": lost.count(False), "refused": lost.count(True)}
+        told["abstentions"] = _abstentions(setting, reached[baseline].queries) or None
+        words = [len(one.value.split()) for one, here in _paired(said[name], counts) if here and one.value is not None]
+        told["answer_words"] = round(sum(words) / len(words), 1) if words and metric == "j" else None
+        of = {one: _scores(metric, asked, said[one], judged.get(one), counts) for one in {name, baseline}}
+        queries = np.where(asked.spread(counts) == 1, reached[baseline].queries, -1)
+        made.append(
+            reply_row(setting, name, metric, of[name], queries, None if name == baseline else of[baseline], **told)
+        )
     return made
 
 
+def _abstentions(setting, queries):
+    """Abstention questions among the evaluation questions, the most of a seed."""
+    abstains = np.array([query.abstention for query in settings.benchmark(setting.dataset).asked])
+    return int((abstains[queries] & (queries >= 0)).sum(1).max())
+
+
+def _scores(metric, asked, said, judged, counts):
+    """F1 or J of the questions that count, `[R, E]` between 0 and 1; NaN where a reply cannot be read."""
+    if metric == "f1":
+        values = grading.f1([one.value for one in said], [one.answer for one in asked.questions])
+    else:
+        values = grading.judged([one.value for one in judged])
+    return asked.spread(np.where(counts, values, np.nan))
+
+
 def reply_row(setting, variant, metric, values, queries, baseline=None, **keys):
-    """One row of values `[1, n]` from replies, NaN where one cannot be read; without a value if none can.
+    """One row of values `[R, E]` from replies, NaN where one cannot be read; without a value if a seed has none.
 
     It varies between machines, which round a model's numbers differently.
     """
-    if np.isnan(values).all():
-        return dash(setting, variant, metric, f"none of {(queries >= 0).sum()} replies could be read", **keys)
-    if baseline is not None and np.isnan(values - baseline).all():
+    if np.isnan(values).all(1).any():
+        return dash(setting, variant, metric, _unread(values, queries), **keys)
+    if baseline is not None and np.isnan(values - baseline).all(1).any():
         baseline = None
-    alone = setting.model_copy(update={"seeds": 1})
-    (made,) = comparisons.rows(alone, variant, values[None], queries, baseline, measures=(metric,), **keys, varies=True)
+    (made,) = comparisons.rows(
+        setting, variant, values[None], queries, baseline, measures=(metric,), **keys, varies=True
+    )
     return {**made, "excluded": None}  # `unparsed` and `refused` count these questions
+
+
+def _unread(values, queries):
+    seed = int(np.isnan(values).all(1).argmax())
+    if not (queries[seed] >= 0).any():
+        return "a seed evaluates no question with gold memories"
+    of = f" of seed {seed}" if len(values) > 1 else ""
+    return f"none of {(queries[seed] >= 0).sum()} replies{of} could be read"
 
 
 def dash(setting, variant, metric, reason, **keys):
@@ -210,11 +249,40 @@ def dash(setting, variant, metric, reason, **keys):
     }
 
 
+def _planted(panel, setting):
+    """Planted answers to seed 0's questions, and the judge's verdicts on them."""
+    known = settings.benchmark(setting.dataset).asked
+    questions = [known[number] for number in subset(setting, panel.questions)]
+    golds, categories = [one.answer for one in questions], [one.category for one in questions]
+    tried = grading.planted_answers(golds, categories, np.random.default_rng(0))
+    found = verdicts(panel, [questions[one.question] for one in tried], [Said(one.candidate) for one in tried])
+    return tried, found
+
+
+def unfit(panel, setting):
+    """Reason why a judge's verdicts do not count: it fails on planted answers; "" if it is right on `FIT` of each kind.
+
+    A verdict that cannot be read is not right.
+    """
+    tried, found = _planted(panel, setting)
+    if connect(panel.judge).estimating:
+        return ""
+    right = {kind: [] for kind in (True, False)}
+    for one, said in _paired(tried, found):
+        right[one.right].append(said.value == one.right)
+    shares = {kind: sum(of) / len(of) for kind, of in right.items() if of}
+    if all(share >= FIT for share in shares.values()):
+        return ""
+    told = " and ".join(f"{100 * shares[kind]:.0f} % of planted {KINDS[kind]} answers" for kind in shares)
+    return f"the judge is right on {told}, less than {100 * FIT:.0f} %"
+
+
 def judge_rows(panel, setting, reached, baseline, **keys):
     """Rows on the judge itself: how often it is right on planted answers, and how often a second pass differs.
 
     Right are the verdict Yes on a question's gold answer, as it is or in a sentence, and No on the answer to another
-    question (`grading.planted_answers`). Flips are verdicts on the baseline's answers that a second pass changes.
+    question (`grading.planted_answers`). Flips are verdicts on the baseline's answers that a second pass changes. Both
+    are of seed 0's questions.
 
     Parameters
     ----------
@@ -226,19 +294,16 @@ def judge_rows(panel, setting, reached, baseline, **keys):
     list of dict
         With the key `candidate`: the answer that was judged.
     """
-    questions, queries = questions_of(panel, setting), subset(setting, panel.questions)[None]
-    golds, categories = [one.answer for one in questions], [one.category for one in questions]
-    tried = grading.planted_answers(golds, categories, np.random.default_rng(0))
-    told = {"judge": panel.judge, **keys}
+    told = {"judge": row_name(panel.judge), **keys}
+    asked = asked_of(panel, setting, reached[baseline].queries[:1])
+    queries = asked.numbers[None]
     try:
-        found = verdicts(panel, [questions[one.question] for one in tried], [Said(one.candidate) for one in tried])
-        said = generate(panel, setting, {baseline: reached[baseline].slates[0, _places(setting, panel.questions)]})[
-            baseline
-        ]
-        passes = [[one.value for one in verdicts(panel, questions, said, sample)] for sample in (0, 1)]
+        tried, found = _planted(panel, setting)
+        said = generate(panel, asked, {baseline: reached[baseline].slates[:1][asked.place]})[baseline]
+        passes = [[one.value for one in verdicts(panel, asked.questions, said, sample)] for sample in (0, 1)]
     except NoModel as error:
         right = [dash(setting, None, "judge_right", error, candidate=name, **told) for name in JUDGED.values()]
-        return [*right, dash(setting, None, "judge_flips", error, candidate=AGAIN, llm=panel.llm, **told)]
+        return [*right, dash(setting, None, "judge_flips", error, candidate=AGAIN, llm=row_name(panel.llm), **told)]
     made = []
     for kind, name in JUDGED.items():
         values, place = np.full(queries.shape, np.nan), np.full(queries.shape, -1)
@@ -249,5 +314,5 @@ def judge_rows(panel, setting, reached, baseline, **keys):
         lost = {"unparsed": int((np.isnan(values) & (place >= 0)).sum())}
         made.append(reply_row(setting, None, "judge_right", values, place, candidate=name, **told, **lost))
     flips = grading.flips(*passes)[None]
-    told |= {"candidate": AGAIN, "llm": panel.llm, "unparsed": int(np.isnan(flips).sum())}
+    told |= {"candidate": AGAIN, "llm": row_name(panel.llm), "unparsed": int(np.isnan(flips).sum())}
     return [*made, reply_row(setting, None, "judge_flips", flips, queries, **told)]

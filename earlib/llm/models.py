@@ -2,9 +2,10 @@
 
 import os
 from functools import cache
+from urllib.parse import urlsplit
 
 from earlib.llm import NoModel, local
-from earlib.llm.client import Client
+from earlib.llm.client import OPENAI, Client
 
 
 @cache
@@ -38,6 +39,24 @@ def connect(name):
     start = None if served else local.Server(name).start
     # One call at a time: the server would only queue them. A key of the user's is not sent to it.
     return Client(name, address, "none", concurrency=1, timeout=600.0, price=(0.0, 0.0), start=start)
+
+
+def row_name(name):
+    """Name of a model in rows: with its host, unless that is the publisher's, since any server can take any name.
+
+    The publisher's endpoints are OpenAI's and the one that the user declares in `EARLIB_LLM_PUBLISHER`.
+    """
+    if name == "none" or name in local.MODELS:
+        return name
+    endpoint = connect(name).endpoint
+    declared = os.environ.get("EARLIB_LLM_PUBLISHER", "").strip().rstrip("/")
+    return name if endpoint in (OPENAI, declared) else f"{name} at {urlsplit(endpoint).hostname}"
+
+
+def endpoints(*names):
+    """Hosts of models by name, for the provenance of a record; empty where no model is asked."""
+    asked = [name for name in dict.fromkeys(names) if name != "none"]
+    return {"endpoints": {name: urlsplit(connect(name).endpoint).hostname for name in asked}} if asked else {}
 
 
 def find(name, **limits):

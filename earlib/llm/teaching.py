@@ -1,10 +1,12 @@
 """A language model as the critic in training, beside the simulated critic."""
 
+import numpy as np
+
 from earlib.experiments import critic_quality, settings
 from earlib.llm import NoModel
 from earlib.llm.answers import dash
 from earlib.llm.critic import LLMCritic
-from earlib.llm.models import connect, reply_tokens
+from earlib.llm.models import connect, reply_tokens, row_name
 
 
 def llm_critic(setting, config, name):
@@ -31,15 +33,28 @@ def critic_rows(setting, config, assisted, llm=None, **keys):
     -------
     list of dict
         Those of a language model count in `unparsed` and `refused` all slates whose citations are masked. Without a
-        model they have no value.
+        model they have no value, and Recall@5 has none with a model that cites no better than by chance.
     """
     try:
         critic = llm_critic(setting, config, llm) if llm else None
         taught = critic_quality.teach(setting, config, critic, assisted)
     except NoModel as error:
         wanted = [("ear_adapter", metric) for metric in (*critic_quality.Quality._fields, "recall@5")]
-        return [dash(setting, *one, error, llm=llm, **keys) for one in [*wanted, ("ear", "recall@5")]]
+        return [dash(setting, *one, error, llm=row_name(llm), **keys) for one in [*wanted, ("ear", "recall@5")]]
     if llm:
         refused = critic.unread["refused"]
-        keys |= {"llm": llm, "varies": True, "unparsed": critic.unread.total() - refused, "refused": refused}
-    return critic_quality.quality_rows(setting, taught, sees_gold=not llm, **keys)
+        keys |= {"llm": row_name(llm), "varies": True, "unparsed": critic.unread.total() - refused, "refused": refused}
+    made = critic_quality.quality_rows(setting, taught, sees_gold=not llm, **keys)
+    if llm and (reason := _by_chance(taught.quality)):
+        made = [dash(setting, row["variant"], "recall@5", reason, **keys) if "low" in row else row for row in made]
+    return made
+
+
+def _by_chance(quality):
+    """Reason why nothing that was learned from citations counts: their precision is that of citing everything."""
+    precision, chance = quality.precision.mean(), quality.base_rate.mean()
+    if precision > chance:
+        return ""
+    if np.isnan(precision):
+        return critic_quality.UNREAD
+    return f"of what the critic cites {precision:.1f} % is gold, of all that it is shown {chance:.1f} %"

@@ -139,8 +139,13 @@ def _reported(keys, against):
         "printed": printed,
         "reported_dataset": found.get("dataset"),
         "reported_encoder": found.get("encoder"),
-        "reported_llm": paper.LANGUAGE_MODEL if keys["metric"] in ("f1", "j") else None,
+        "reported_llm": paper.LANGUAGE_MODEL if _by_a_model(asked) else None,
     }
+
+
+def _by_a_model(asked):
+    """True if the paper's number is one of its language model: an answer's, a verdict's, or a critic's."""
+    return asked["metric"] in ("f1", "j") or asked.get("critic") == paper.LANGUAGE_MODEL
 
 
 def key_of(row):
