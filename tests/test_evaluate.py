@@ -12,7 +12,7 @@ from scipy.stats import binomtest, ttest_1samp
 
 from earlib.core.config import Config
 from earlib.core.randomness import Uniforms
-from earlib.experiments import measures
+from earlib.experiments import intervals, measures
 
 CONFIG = Config(slate_size=2, depth=6)
 
@@ -69,20 +69,20 @@ def test_the_equal_call_control_refuses_to_show_more_than_there_is():
 
 def test_a_summary_by_hand():
     values = np.array([[1, 0, np.nan], [1, 1, 0]])
-    told = measures.summary(values, np.array([[0, 1, 2], [3, 1, 4]]))
+    told = intervals.summary(values, np.array([[0, 1, 2], [3, 1, 4]]))
     assert told["measured"] == pytest.approx((50 + 100 * 2 / 3) / 2)
     assert told["std"] == pytest.approx(np.std([50, 100 * 2 / 3], ddof=1))
     assert (told["n_queries"], told["excluded"], told["seeds"]) == (2, 1, 2)
     assert told["low"] <= told["measured"] <= told["high"]
     wider = np.pad(values, [(0, 0), (0, 2)], constant_values=np.nan)
-    assert measures.summary(wider, np.array([[0, 1, 2, -1, -1]] * 2))["excluded"] == 1  # padding is no question
+    assert intervals.summary(wider, np.array([[0, 1, 2, -1, -1]] * 2))["excluded"] == 1  # padding is no question
 
 
 def test_an_interval_covers_the_truth_as_often_as_it_says():
     rng, inside = np.random.default_rng(1), 0
     for _ in range(200):
         values = (rng.random((1, 80)) < 0.4).astype(float)
-        told = measures.summary(values, np.arange(80)[None])
+        told = intervals.summary(values, np.arange(80)[None])
         inside += told["low"] <= 40 <= told["high"]
     assert 180 <= inside <= 199  # 95 % of 200 is 190; percentile intervals are a little short
 
@@ -90,9 +90,9 @@ def test_an_interval_covers_the_truth_as_often_as_it_says():
 def test_the_difference_of_a_system_from_itself_is_nothing_and_pairs_by_question():
     values = np.random.default_rng(0).random((2, 50))
     queries = np.tile(np.arange(50), (2, 1))
-    same = measures.difference(values, values, queries)
+    same = intervals.difference(values, values, queries)
     assert (same["measured"], same["low"], same["high"]) == (0, 0, 0)
-    shifted = measures.difference(values + 0.1, values, queries)
+    shifted = intervals.difference(values + 0.1, values, queries)
     assert shifted["low"] == pytest.approx(10) and shifted["high"] == pytest.approx(10)
 
 
@@ -104,9 +104,9 @@ def test_the_interval_is_the_wider_one_where_questions_of_a_conversation_agree()
     rng = np.random.default_rng(2)
     scopes = np.repeat(np.arange(10), 30)
     values = np.repeat(rng.random(10) < 0.5, 30).astype(float)[None]  # all of a conversation or nothing of it
-    told, alone = (measures.summary(values, np.arange(300)[None], *given) for given in ([scopes], []))
+    told, alone = (intervals.summary(values, np.arange(300)[None], *given) for given in ([scopes], []))
     assert width(told) > 3 * width(alone) and told["low"] < told["measured"] < told["high"]
-    assert measures.summary(values, np.arange(300)[None], np.zeros(300, int)) == alone  # one conversation
+    assert intervals.summary(values, np.arange(300)[None], np.zeros(300, int)) == alone  # one conversation
     ends = ttest_1samp(100 * values[0, ::30], 0).confidence_interval()
     assert (told["low"], told["high"]) == pytest.approx((ends.low, ends.high))
 
@@ -115,7 +115,7 @@ def test_ten_conversations_cover_the_truth_as_often_as_they_say():
     rng, inside, scopes = np.random.default_rng(4), 0, np.repeat(np.arange(10), 20)
     for _ in range(200):
         values = (rng.random((1, 200)) < np.repeat(rng.beta(4, 6, 10), 20)).astype(float)
-        told = measures.summary(values, np.arange(200)[None], scopes)
+        told = intervals.summary(values, np.arange(200)[None], scopes)
         inside += told["low"] <= 40 <= told["high"]
     assert 180 <= inside <= 199
 
@@ -124,16 +124,16 @@ def test_seeds_are_resampled_with_the_questions():
     same = np.tile((np.random.default_rng(5).random(400) < 0.5).astype(float), (4, 1))
     queries = np.tile(np.arange(400), (4, 1))
     apart = (same + [[-0.3], [-0.1], [0.1], [0.3]]).clip(0, 1)  # seeds that differ say how little one of them says
-    assert width(measures.summary(apart, queries)) > 1.5 * width(measures.summary(same, queries))
+    assert width(intervals.summary(apart, queries)) > 1.5 * width(intervals.summary(same, queries))
 
 
-@given(st.integers(1, measures.FEW - 1), st.data())
+@given(st.integers(1, intervals.FEW - 1), st.data())
 def test_few_questions_that_differ_have_the_exact_interval(number, data):
     better = data.draw(st.integers(0, number))
     gaps = np.zeros((1, 60))
     gaps[0, :number] = -1
     gaps[0, :better] = 1
-    told = measures.difference(gaps, np.zeros_like(gaps), np.arange(60)[None], tested=False)
+    told = intervals.difference(gaps, np.zeros_like(gaps), np.arange(60)[None], tested=False)
     share = binomtest(better, number).proportion_ci()
     ends = [100 * (2 * end - 1) * number / 60 for end in share]
     assert (told["low"], told["high"]) == pytest.approx(ends)
@@ -143,22 +143,22 @@ def test_the_permutation_test_is_that_of_all_sign_changes():
     gaps = np.array([[3, 1, -1, 2, 2, 0, 5]]) / 10
     signs = np.array(list(itertools.product([1, -1], repeat=7)))
     exact = np.mean(np.abs((signs * gaps).sum(1)) >= abs(gaps.sum()) - 1e-12)
-    told = measures.difference(gaps, np.zeros_like(gaps), np.arange(7)[None])
+    told = intervals.difference(gaps, np.zeros_like(gaps), np.arange(7)[None])
     assert told["p"] == pytest.approx(exact)
-    assert measures.difference(gaps, gaps, np.arange(7)[None])["p"] is None  # nothing to test
+    assert intervals.difference(gaps, gaps, np.arange(7)[None])["p"] is None  # nothing to test
     one = np.eye(7)[:1]
-    assert measures.difference(one, np.zeros_like(one), np.arange(7)[None])["p"] == 1
+    assert intervals.difference(one, np.zeros_like(one), np.arange(7)[None])["p"] == 1
 
 
 def test_the_permutation_test_is_wrong_as_often_as_it_says(monkeypatch):
-    monkeypatch.setattr(measures, "PERMUTATIONS", 1000)
+    monkeypatch.setattr(intervals, "PERMUTATIONS", 1000)
     rng, found = np.random.default_rng(3), []
     for _ in range(150):
         gaps = rng.choice([-1.0, 0.0, 1.0], 60)[None]
-        found.append(measures.difference(gaps, np.zeros_like(gaps), np.arange(60)[None])["p"])
+        found.append(intervals.difference(gaps, np.zeros_like(gaps), np.arange(60)[None])["p"])
     assert 0 <= np.mean(np.array(found) < 0.1) <= 0.2
     seeds = np.tile(gaps, (3, 1))  # seeds that say the same thrice are no further evidence
-    again = measures.difference(seeds, np.zeros_like(seeds), np.tile(np.arange(60), (3, 1)))
+    again = intervals.difference(seeds, np.zeros_like(seeds), np.tile(np.arange(60), (3, 1)))
     assert again["p"] == pytest.approx(found[-1], abs=0.03)
 
 
@@ -167,10 +167,10 @@ def test_a_part_of_the_questions_stands_as_if_no_others_had_been_asked():
     part, numbers = measures.only(values, queries, np.array([False, False, False, True, True]))
     np.testing.assert_equal(part, [[1, np.nan, np.nan, np.nan]])
     assert numbers.tolist() == [[4, -1, 3, -1]]
-    told = measures.summary(part, numbers)
+    told = intervals.summary(part, numbers)
     assert (told["measured"], told["n_queries"], told["excluded"]) == (100, 1, 1)
     with pytest.raises(ValueError, match="no question with gold"):
-        measures.summary(*measures.only(values, queries, np.zeros(5, bool)))
+        intervals.summary(*measures.only(values, queries, np.zeros(5, bool)))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from earlib import paths
 from earlib.core.config import VARIANTS, Config
 from earlib.data import cache
 from earlib.data import candidates as first_stage
-from earlib.experiments import comparisons, measures, runs, settings
+from earlib.experiments import comparisons, intervals, measures, runs, settings
 from earlib.experiments.comparisons import READINGS
 from earlib.experiments.settings import Setting
 
@@ -97,20 +97,20 @@ def test_a_reading_changes_those_whom_it_concerns():
     rmm, _ = runs.answers(setting, "rmm", test_noise=True)[:2]
     usual_adapter, queries, _ = runs.answers(setting, "ear_adapter")
     assert row["measured"] == usual["ear_adapter"]["measured"]
-    assert row["difference"] == pytest.approx(measures.summary(usual_adapter[0] - rmm[0], queries)["measured"])
+    assert row["difference"] == pytest.approx(intervals.summary(usual_adapter[0] - rmm[0], queries)["measured"])
     (control,) = comparisons.under(setting, by["once per query and memory"], ["equal_calls_2"])
     values, queries, _ = runs.answers(setting, "equal_calls_2", errors="persistent")
-    assert control["measured"] == measures.summary(values[0], queries)["measured"]
+    assert control["measured"] == intervals.summary(values[0], queries)["measured"]
     (other,) = comparisons.under(setting, by["by conversation"], ["rmm"])
     assert other["split"] == "conversation" and "difference" not in other  # other questions
     any_gold = by["any gold turn is enough"]
     values, queries, _ = runs.answers(setting, "rmm")
     (hit,) = comparisons.under(setting, any_gold, ["rmm"])
-    assert hit["metric"] == "hitrate@5" and hit["measured"] == measures.summary(values[1], queries)["measured"]
-    assert hit["difference"] == pytest.approx(measures.summary(values[1] - values[0], queries)["measured"])
+    assert hit["metric"] == "hitrate@5" and hit["measured"] == intervals.summary(values[1], queries)["measured"]
+    assert hit["difference"] == pytest.approx(intervals.summary(values[1] - values[0], queries)["measured"])
     (pair,) = comparisons.under(setting, any_gold, ["ear_adapter"], baseline="rmm")
     gap = usual_adapter[1] - values[1]
-    assert pair["difference"] == pytest.approx(measures.summary(gap, queries)["measured"])
+    assert pair["difference"] == pytest.approx(intervals.summary(gap, queries)["measured"])
 
 
 def test_readings_are_found_by_the_question_they_answer():
@@ -292,7 +292,7 @@ def test_a_curve_starts_at_the_retriever_and_ends_at_the_variant(every, points):
     assert [row["training_queries"] for row in rows] == points and {row["metric"] for row in rows} == {"recall@5"}
     for name, row in (("ear_adapter", rows[-1]), ("retriever", rows[0])):
         values, queries, _ = runs.answers(setting, name)
-        assert row["measured"] == measures.summary(values[0], queries)["measured"]
+        assert row["measured"] == intervals.summary(values[0], queries)["measured"]
 
 
 @pytest.mark.parametrize("objective", ["reward", "softmax", "contrastive", "logistic", "plackett-luce"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from earlib.data import benchmarks
 from earlib.data.download import Unavailable
-from earlib.experiments import comparisons, measures, settings
+from earlib.experiments import comparisons, intervals, settings
 from earlib.llm import grading
 
 
@@ -81,10 +81,10 @@ def test_values_go_where_all_values_go():
     one = grading.judged([[True, True, None, False], [True, False, True, True]])
     other = grading.judged([[False, True, True, False], [True, None, True, False]])
     queries = np.array([[0, 1, 2, 3], [4, 5, 6, 7]])
-    found = measures.summary(one, queries)
+    found = intervals.summary(one, queries)
     assert found["measured"] == pytest.approx((200 / 3 + 75) / 2)
     assert (found["n_queries"], found["n_queries_most"], found["excluded"]) == (3, 4, 1)
-    assert measures.difference(one, other, queries)["measured"] == pytest.approx(100 / 3)
+    assert intervals.difference(one, other, queries)["measured"] == pytest.approx(100 / 3)
     setting = settings.Setting(dataset="toy", seeds=2)
     values, others = np.stack([one, one]), np.stack([other, other])
     rows = comparisons.rows(setting, "ear", values, queries, others, measures=("f1", "j"))

@@ -16,7 +16,7 @@ from made_longmemeval import QUESTION
 from earlib.core.config import Config
 from earlib.data import candidates, download, longmemeval
 from earlib.data.benchmarks import Benchmark, Memory, Query, lacking, load, statistics
-from earlib.experiments import comparisons, measures, runs, settings
+from earlib.experiments import comparisons, intervals, measures, runs, settings
 
 SIZE = made_longmemeval.Size(10, 40, 401, 50, abstentions=2, repeated=2, numbers=3, assistant_only=3)
 
@@ -348,6 +348,6 @@ def test_questions_without_gold_are_left_out_and_counted(read):
     assert statistics(benchmark)["with_gold"] == 93
     assert benchmark.asked == benchmark.queries and len(benchmark.asked) == 100
     values, queries = measures.of_first_stage(candidates.retrieve(benchmark, depth=5), 5)
-    told = measures.summary(values[0], queries)
+    told = intervals.summary(values[0], queries)
     assert (told["n_queries"], told["excluded"]) == (93, 7)
     assert told["measured"] == 100  # five turns, all among the five

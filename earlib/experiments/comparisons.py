@@ -4,7 +4,8 @@ import numpy as np
 
 from earlib import paper
 from earlib.core.config import VARIANTS, Config, near
-from earlib.experiments.measures import MEASURES, difference, only, summary
+from earlib.experiments.intervals import difference, summary
+from earlib.experiments.measures import MEASURES, only
 from earlib.experiments.runs import answers, distinct_choices, tuned, variant_run
 from earlib.experiments.settings import Setting, benchmark, held_out
 
@@ -26,7 +27,7 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
     measures : sequence of str
         Names of the m measures; further names are ignored.
     scale : float
-        Unit of the rows, as in `measures.summary`.
+        Unit of the rows, as in `intervals.summary`.
     tested : bool
         Whether the difference has a permutation test.
     **keys

@@ -24,7 +24,7 @@ from earlib.data import encoders
 from earlib.data.candidates import Candidates
 from earlib.data.embedding import embedder
 from earlib.data.search import top_k
-from earlib.experiments import measures
+from earlib.experiments import intervals, measures
 
 STORAGES = ("file", "memory")
 PERCENTILES = (50, 90, 99)
@@ -258,7 +258,7 @@ def spread(seconds, **keys):
 
 def mean_interval(values, scale=1):
     """Mean of values, `[N]`, and its interval over queries."""
-    found = measures.summary(values[None], np.arange(len(values))[None], scale=scale)
+    found = intervals.summary(values[None], np.arange(len(values))[None], scale=scale)
     return {name: found[name] for name in ("measured", "low", "high")}
 
 

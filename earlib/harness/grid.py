@@ -22,7 +22,7 @@ from tqdm import tqdm
 from earlib.core.config import VARIANTS, Config, near
 from earlib.data import benchmarks, encoders
 from earlib.data.candidates import Candidates
-from earlib.experiments import measures, runs, settings
+from earlib.experiments import intervals, measures, runs, settings
 from earlib.experiments.settings import Setting
 from earlib.harness import machines
 
@@ -137,7 +137,7 @@ def table(planned, failed):
 
 
 def _told(values, queries):
-    told = measures.summary(values, queries)
+    told = intervals.summary(values, queries)
     return f"{told['measured']:.1f}" + ("" if told["std"] is None else f" ± {told['std']:.1f}")
 
 

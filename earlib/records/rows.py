@@ -25,7 +25,7 @@ class Row(BaseModel, extra="allow", **FORM):
     seeds: int | None = Field(None, description="number of seeds")
     measured: float | None = None
     std: float | None = Field(None, description="standard deviation over seeds")
-    low: float | None = Field(None, description="95 % interval (`measures.summary`)")
+    low: float | None = Field(None, description="95 % interval (`intervals.summary`)")
     high: float | None = None
     compared_with: dict | None = Field(None, description="keys of the row that this one is compared with")
     difference: float | None = Field(None, description="this value minus that row's, paired by question")
