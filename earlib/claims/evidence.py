@@ -3,74 +3,113 @@
 import math
 from typing import NamedTuple
 
-import numpy as np
-from scipy.stats import ttest_1samp
-
 from earlib import __version__, paper, paths, records
-from earlib.claims.rule import Part, Undecidable, less, turned
+from earlib.claims.rule import Part, Undecidable, less, mean, turned
 from earlib.experiments.measures import first_above
 
 RECORDS = {id.partition("_")[0]: id for id in paper.claims_source()["records"]}
+MAIN, UNSEEN = SPLITS = ("main", "conversation")  # the main split of a profile is random, or fixed
+EARLY = (40, 80)  # training queries at which a learner counts as having just begun
+USUAL = {"critic": "88/86", "store": "dialogue"}  # what a comparison without this key was made with
 
 
 class Runs(NamedTuple):
-    """Records by the first part of their ids ("tab03"), and for each record not used the reason."""
+    """Records by the first part of their ids ("tab03"), for each record not used the reason, and what is asked of them.
+
+    `more` are records of other profiles, for claims that need several encoders. The rules read the rows of one
+    dataset, encoder and split.
+    """
 
     profile: str
-    dataset: str
-    encoder: str
+    present: dict
     records: dict
     absent: dict
+    more: dict = {}
+    dataset: str | None = None
+    encoder: str | None = None
+    split: str = MAIN
+
+    def together(self):
+        """The runs with the rows of the other profiles; where two have one row, this profile's counts."""
+        joined = {}
+        for short in {**self.records, **self.more}:
+            found = [record for record in (self.records.get(short), *self.more.get(short, ())) if record]
+            rows = {records.key_of(row): row for record in reversed(found) for row in record["rows"]}
+            measured = [row for row in rows.values() if row["measured"] is not None]
+            dashes = [row for row in rows.values() if row["measured"] is None]
+            joined[short] = {**found[0], "rows": measured + dashes}
+        return self._replace(records=joined)
 
 
-def read_runs(profile, dataset, encoder, present, folder=None):
-    """Read the records of a profile in one setting, from `paths.records()` or another folder, as `Runs`.
+def read_runs(profile, present, also=(), folder=None):
+    """Read the records of a profile, and of others (`also`) beside it, from `paths.records()` or another folder.
 
-    Records of another version or profile, or made with other data or another encoder of the same name than those of the
-    fingerprints in `present` (`dataset` and `encoder`), are absent.
+    Parameters
+    ----------
+    profile : str
+    present : dict
+        Fingerprints by name of the datasets and of the encoders at hand: `{"dataset": {...}, "encoder": {...}}`.
+        Records made with others of the same name, in another profile or by another version are absent; values of
+        datasets and encoders that are not named are left out.
+    also : sequence of str
+    folder : pathlib.Path, optional
+
+    Returns
+    -------
+    Runs
     """
-    runs = Runs(profile, dataset, encoder, {}, {})
-    for short, notebook in RECORDS.items():
-        try:
-            runs.records[short] = _usable(notebook, runs, present, folder or paths.records())
-        except Undecidable as error:
-            runs.absent[short] = f"{error}; make it with `python -m earlib.run {notebook} --profile {profile}`"
-    return runs
+    folder, runs = folder or paths.records(), Runs(profile, present, {}, {})
+    more = {short: [] for short in RECORDS}
+    for one in (profile, *also):
+        for short, notebook in RECORDS.items():
+            try:
+                record = _usable(notebook, one, present, folder)
+            except Undecidable as error:
+                if one == profile:
+                    runs.absent[short] = f"{error}; make it with `python -m earlib.run {notebook} --profile {profile}`"
+                continue
+            if one == profile:
+                runs.records[short] = record
+            else:
+                more[short].append(record)
+    return runs._replace(more={short: found for short, found in more.items() if found})
 
 
-def _usable(notebook, runs, present, folder):
-    setting = {"dataset": runs.dataset, "encoder": runs.encoder}
-    ends = {key: f"--{key}-{value}" for key, value in setting.items()}  # of the names of a grid's combinations
-    names = [notebook + end for end in ("", ends["encoder"], ends["dataset"], ends["dataset"] + ends["encoder"])]
-    for id in names:
-        try:
-            record = records.load(id, runs.profile, folder)
-        except FileNotFoundError:
-            continue
-        except ValueError:
-            raise Undecidable(f"the record of {id} cannot be read") from None
-        if all(record["parameters"].get(key, value) == value for key, value in setting.items()):
-            break
-    else:
-        where = f"{paper.label(runs.dataset)} with {paper.label(runs.encoder)}"
-        raise Undecidable(f"there is no record of {notebook} on {where}")
-    version = record["provenance"].get("packages", {}).get("earlib")
-    for what, there, here in (("profile", record["profile"], runs.profile), ("version", version, __version__)):
+def _usable(id, profile, present, folder):
+    try:
+        record = records.load(id, profile, folder)
+    except FileNotFoundError:
+        raise Undecidable(f"there is no record of {id}") from None
+    except ValueError:
+        raise Undecidable(f"the record of {id} cannot be read") from None
+    made_with = record["provenance"]
+    version = made_with.get("packages", {}).get("earlib")
+    for what, there, here in (("profile", record["profile"], profile), ("version", version, __version__)):
         if there != here:
             raise Undecidable(f"the record of {id} is of {what} {there}, not {here}, and is not used")
-    for what, name in setting.items():
-        there = record["provenance"].get(what)
-        there = there.get(name) if isinstance(there, dict) else there  # one of several, by name
-        if isinstance(there, str) and there != present[what]:
-            raise Undecidable(f"the record of {id} is of another {what} {name} than the present one, and is not used")
-    return record
+    for what, known in present.items():
+        there, named = made_with.get(what), record["parameters"].get(what)
+        named = [named] if isinstance(named, str) else named or []
+        by_name = there if isinstance(there, dict) else dict.fromkeys(named, there) if len(named) == 1 else {}
+        for name in by_name.keys() & known.keys():
+            if by_name[name] != known[name]:
+                raise Undecidable(
+                    f"the record of {id} is of another {what} {name} than the present one, and is not used"
+                )
+
+    def is_known(row):
+        known = row["dataset"] in present["dataset"] and row["encoder"] in (None, *present["encoder"])
+        return known or row["measured"] is None
+
+    return {**record, "rows": [row for row in record["rows"] if is_known(row)]}
 
 
 def same_source(runs):
     """Sentence that says whether the records were made by one and the same source."""
-    if not runs.records:
+    made = [*runs.records.values(), *(record for found in runs.more.values() for record in found)]
+    if not made:
         return "No source is to be compared."
-    commits = [record["provenance"].get("commit") or "" for record in runs.records.values()]
+    commits = [record["provenance"].get("commit") or "" for record in made]
     unknown = sum(not one or " " in one for one in commits)  # no git, or "<hash> and local changes"
     kinds = len(set(commits))
     made_by = "one and the same source" if kinds == 1 else f"{kinds} different sources: regenerate them together"
@@ -81,13 +120,16 @@ def same_source(runs):
 def measured_rows(runs, id, **where):
     """Measured rows of a record in the setting of the runs, with one of the given values (or None: absent) of each key.
 
-    Rows of further pairs (`over`) and of other splits than the paper's are left out unless asked for.
+    Rows of further pairs (`over`) and of another split than the one asked about are left out unless asked for. On
+    LongMemEval each question has its own haystack: a random split is one by conversation.
     """
     if id not in runs.records:
         raise Undecidable(runs.absent[id])
-    setting = {"dataset": runs.dataset, "encoder": runs.encoder}
-    where = {"split": (None, "random"), "over": None, **where}
-    found = _matching(runs, id, {**setting, **where})
+    setting = {"dataset": runs.dataset, "encoder": runs.encoder, **where}
+    alone = runs.split == UNSEEN and setting["dataset"] != "longmemeval"
+    usual = {"split": (None, "conversation") if alone else (None, "random", "fixed"), "over": None}
+    where = {**usual, **setting}
+    found = _matching(runs, id, where)
     held = [row for row in found if row["measured"] is not None]
     own = [row for row in held if row.get("llm") in (None, paper.LANGUAGE_MODEL)]
     if own:
@@ -95,11 +137,16 @@ def measured_rows(runs, id, **where):
     if held:
         models = paper.label(held[0]["llm"]), paper.label(paper.LANGUAGE_MODEL)
         raise Undecidable("answers by the language model {} say nothing of those by {}".format(*models))
-    for row in [*found, *_matching(runs, id, {key: value for key, value in where.items() if key not in setting})]:
+    if alone and not _matching(runs, id, {"split": "conversation"}):
+        raise Undecidable(f"{RECORDS[id]} has no split by conversation")
+    elsewhere = [
+        {key: where[key] for key in keys if key in where} for keys in (records.KEYS, ("dataset", *records.KEYS[2:]))
+    ]
+    for row in [*found, *(row for one in elsewhere for row in _matching(runs, id, one))]:
         if row["measured"] is None:
             raise Undecidable(row["reason"])
-    asked = ", ".join(str(value) for value in {**setting, **where}.values() if isinstance(value, str | float | int))
-    raise Undecidable(f"{RECORDS[id]} has no row of {asked}")
+    asked = [value for value in setting.values() if isinstance(value, str | float | int)] + ["conversation"] * alone
+    raise Undecidable(f"{RECORDS[id]} has no row of {', '.join(paper.label(value) for value in asked)}")
 
 
 def _matching(runs, id, where):
@@ -116,23 +163,23 @@ def level(runs, id, **where):
 
 
 def part_of(row, value="measured"):
-    """A row's value or its paired `difference`, with the wider of the intervals over questions and conversations."""
+    """A row's value or its paired `difference`, with its interval."""
     if row.get(value) is None:
         raise Undecidable(f"no {value} is recorded for {records.named(row)}")
     before = "" if value == "measured" else f"{value}_"
-    lows, highs = ([row[key] for kind in ("", "scope_") if row.get(key := f"{before}{kind}{end}") is not None]
-                   or [row[value]] for end in ("low", "high"))  # fmt: skip
+    low, high = (row[value] if row.get(f"{before}{end}") is None else row[f"{before}{end}"] for end in ("low", "high"))
     unnamed = (*records.VALUES, *records.KEYS, "split", "over")
     keys = [f"{paper.label(key)} {paper.label(row[key])}" for key in row if key not in unnamed and row[key] is not None]
     names = filter(None, [paper.label(row["metric"]), paper.label(row["variant"] or ""), *keys])
-    return Part(", ".join(names), row[value], min(lows), max(highs), bool(row.get("sees_gold")))
+    sampled = "" if not row.get("split") else "conversations" if row["split"] == "conversation" else "questions"
+    found = Part(", ".join(names), row[value], low, high, bool(row.get("sees_gold")), sampled=sampled)
+    return found._replace(n=row.get("n_queries") if sampled == "questions" else None)
 
 
-def gap(runs, id, variant, other, metric="recall@5", **where):
+def gap(runs, id, variant, other, metric="recall@5", sign=1, **where):
     """A variant minus another: their recorded pair or, without one, the range that their two intervals allow."""
-    names = [paper.label(metric), f"{paper.label(variant)} over {paper.label(other)}"]
-    name = ", ".join(names + [paper.label(one) for one in where.values() if isinstance(one, str)])
-    for one, against, sign in ((variant, other, 1), (other, variant, -1)):
+    name = ", ".join([paper.label(metric), f"{paper.label(variant)} over {paper.label(other)}"])
+    for one, against, turn in ((variant, other, sign), (other, variant, -sign)):
         for over in (against, None):
             try:
                 found = measured_rows(runs, id, variant=one, metric=metric, over=over, **where)
@@ -141,11 +188,42 @@ def gap(runs, id, variant, other, metric="recall@5", **where):
             found = [row for row in found if row.get("difference") is not None]
             pairs = [row for row in found if (row.get("compared_with") or {}).get("variant") == against]
             if len(pairs) == 1:
+                alone = metric == "recall@5" and where.keys() <= {"dataset", "encoder"}
+                part = part_of(pairs[0], "difference")._replace(pair=(one, against, 1) if alone else None)
+                same = _comparison(pairs[0], variant, other, **where)
                 place = {"id": id, "variant": one, "metric": metric, **where}
-                return turned(part_of(pairs[0], "difference"), sign)._replace(name=name, place=place)
+                return turned(part, turn)._replace(name=name, place=place, p=pairs[0].get("p"), comparison=same)
     one, against = (level(runs, id, variant=each, metric=metric, **where) for each in (variant, other))
     place = {"id": id, "variant": variant if one.sees_gold else other, "metric": metric, **where}
-    return less(one, against, f"{name}, not paired")._replace(place=place)
+    return turned(less(one, against, f"{name}, not paired"), sign)._replace(place=place)
+
+
+def paired(runs, name, sign=1, **where):
+    """The recorded difference of the one row that fits to the row that it is compared with."""
+    row, *more = measured_rows(runs, **where)
+    if more:
+        raise Undecidable(f"{len(more) + 1} rows of {RECORDS[where['id']]} fit {name}")
+    same = ", ".join(filter(None, [row["dataset"], row["encoder"], row.get("split"), row["variant"], name]))
+    place = {key: value for key, value in where.items() if key != "over"}
+    return turned(part_of(row, "difference"), sign)._replace(place=place, p=row.get("p"), comparison=same)
+
+
+def _comparison(row, variant, other, **where):
+    """Name of a paired difference that is the same in every record that holds it, whatever its sign."""
+    keys = {key: str(where[key]) for key in sorted(where) if where[key] != USUAL.get(key) and key not in records.KEYS}
+    about = (row["dataset"], row["encoder"], row.get("split"), row["metric"], " and ".join(sorted((variant, other))))
+    return ", ".join(filter(None, [*map(str, filter(None, about)), *(f"{key} {value}" for key, value in keys.items())]))
+
+
+def under_readings(runs, pair):
+    """A paired difference under each reading of the paper (option, choice) that was tried on it; the split is none."""
+    found, (variant, other, sign) = {}, pair
+    for row in runs.records.get("sensitivity", {"rows": ()})["rows"]:
+        turn = {(variant, other): sign, (other, variant): -sign}.get((row["variant"], row.get("over")))
+        own = (row["dataset"], row["encoder"]) == (runs.dataset, runs.encoder)
+        if own and turn and row.get("difference") is not None and row["choice"] not in ("default", "by conversation"):
+            found[row["option"], row["choice"]] = turned(part_of(row, "difference"), turn)
+    return found
 
 
 def trajectory(runs, id, variant, x="training_queries", **where):
@@ -155,7 +233,11 @@ def trajectory(runs, id, variant, x="training_queries", **where):
         raise Undecidable(f"{RECORDS[id]} has no single curve of {paper.label(variant)} over {paper.label(x)}")
     name = f"{paper.label(variant)} after {{:,.0f}} {paper.label(x)}"
     points = sorted(found, key=lambda row: row[x])
-    return [(row[x], part_of(row, "difference")._replace(name=name.format(row[x]))) for row in points]
+    made = [(row[x], part_of(row, "difference")._replace(name=name.format(row[x]))) for row in points]
+    at, last = made[-1]  # which the tables have too: the trained system over the retriever
+    of = {key: value for key, value in where.items() if key != "fresh_slates" and (key, value) != ("epochs", 1)}
+    made[-1] = at, last._replace(p=points[-1].get("p"), comparison=_comparison(points[-1], variant, "retriever", **of))
+    return made
 
 
 def passage(points, name):
@@ -174,7 +256,9 @@ def at_budget(points, most):
     return reached[-1]
 
 
-def over_queries(values, name):
-    """The mean over a few queries, with Student's interval."""
-    ends = ttest_1samp(values, 0).confidence_interval(0.95)
-    return Part(name, float(np.mean(values)), float(ends.low), float(ends.high))
+def early(runs, id, variant, **where):
+    """How a learner begins: the mean of its curve after 40 and after 80 training queries, over the retriever."""
+    points = dict(trajectory(runs, id, variant, **where))
+    if lacking := [x for x in EARLY if x not in points]:
+        raise Undecidable(f"{RECORDS[id]} has no evaluation of {paper.label(variant)} after {lacking[0]} queries")
+    return mean([points[x] for x in EARLY], f"{paper.label(variant)}, mean after {EARLY[0]} and {EARLY[1]} queries")

@@ -3,13 +3,22 @@
 import math
 from typing import NamedTuple
 
-SUPPORTED, REFUTED, OPEN = CLAIM_VERDICTS = ("supported", "not supported", "not decidable")
+import numpy as np
+
+SUPPORTED, REFUTED, DEPENDS, OPEN = CLAIM_VERDICTS = (
+    "supported", "not supported", "depends on the reading", "not decidable",
+)  # fmt: skip
+OPPOSITE = {SUPPORTED: REFUTED, REFUTED: SUPPORTED}
+EQUIVALENT = 2.0  # percentage points within which two systems count as equally good
 
 
 class Part(NamedTuple):
     """One value that a claim depends on, with its 95 % interval; a printed number is its own interval.
 
     `place` is where a measured value that sees gold stands: `id`, `variant`, `metric` and further keys of its row.
+    `sampled` names what more of would make the interval narrower, and `n` is the number of questions of a seed.
+    `comparison` is the same for the same paired difference wherever it is recorded, and `p` its raw p-value; `pair` is
+    the two systems and the sign of the difference, where other readings of the paper may hold it too.
     """
 
     name: str
@@ -18,14 +27,31 @@ class Part(NamedTuple):
     high: float
     sees_gold: bool = False
     place: dict | None = None
+    sampled: str = ""
+    n: int | None = None
+    p: float | None = None
+    comparison: str | None = None
+    pair: tuple | None = None
 
 
 class Finding(NamedTuple):
-    """A verdict, its reason, and the deciding part: the one nearest to the edge of the region, or farthest outside."""
+    """A verdict, its reason and the deciding part; `pieces` are the findings on single parts that it was drawn from.
+
+    `room` is the distance of the part's value to the nearest edge of its `region`, negative outside.
+    """
 
     verdict: str
     reason: str
     part: Part | None = None
+    room: float = math.inf
+    pieces: tuple = ()
+    name: str = ""
+    region: tuple | None = None
+    readings: str | None = None
+
+    def alone(self, **changes):
+        """The finding as a single piece, with a verdict or a reason of its own: no other reading is judged like it."""
+        return self._replace(pieces=(), region=None, name=self.name or (self.part.name if self.part else ""), **changes)
 
 
 class Undecidable(Exception):
@@ -34,29 +60,77 @@ class Undecidable(Exception):
 
 def inside(parts, above=-math.inf, below=math.inf):
     """Supported if all intervals lie inside the open region, not supported if one lies outside, else not decidable."""
+    return both(*(judged(part, above, below) for part in parts))
 
-    def room(part):
-        return min(part.value - above, below - part.value)
 
-    if not parts:
-        raise Undecidable("there is nothing to compare")
-    outside = sorted((part for part in parts if part.high < above or part.low > below), key=room)
-    if outside:
-        return Finding(REFUTED, listed(outside), outside[0])
-    across = sorted((part for part in parts if part.low <= above or part.high >= below), key=room)
-    if across:
-        return Finding(OPEN, f"across the edge: {listed(across)}", across[0])
-    tightest = min(parts, key=room)
-    return Finding(SUPPORTED, listed([tightest]) + (f" (the least of {len(parts)})" if parts[1:] else ""), tightest)
+def judged(part, above, below):
+    """The finding on one part."""
+    room = min(part.value - above, below - part.value)
+    found = Finding(OPEN, listed([part]), part, room, name=part.name, region=(above, below))
+    if part.high < above or part.low > below:
+        return found._replace(verdict=REFUTED)
+    if above < part.low and part.high < below:
+        return found._replace(verdict=SUPPORTED)
+    return found._replace(reason=found.reason + _needed(part, above, below, room > 0))
+
+
+def _needed(part, above, below, within):
+    """Words for the bound that an interval contains, and for about how much data would exclude it."""
+    bounds = [bound for bound in (above, below) if part.low <= bound <= part.high]
+    told = f", bound {' and '.join(f'{bound:g}' for bound in bounds)}"
+    if not part.sampled or not all(map(math.isfinite, part[1:4])):
+        return told
+    if part.value in bounds:
+        return f"{told}, on which the value lies"
+    sides = [(part.value - part.low if bound < part.value else part.high - part.value, bound) for bound in bounds]
+    factors = [(side / (part.value - bound)) ** 2 for side, bound in sides]  # half widths shrink with the root of n
+    factor = max(factors) if within else min(factors)
+    of_seed = f" ({_rounded(factor * part.n):,.0f} a seed in place of {part.n})" if part.n else ""
+    return f"{told}, decided by about {_rounded(factor):,g} times as many {part.sampled}{of_seed}"
+
+
+def _rounded(number):
+    """The number with two digits that count."""
+    return float(f"{number:.1e}")
 
 
 def both(*findings):
-    """All of several findings: one not supported is enough against them."""
-    for verdict in (REFUTED, OPEN, SUPPORTED):
-        decisive = [found for found in findings if found.verdict == verdict]
-        if decisive:
-            return Finding(verdict, "; ".join(found.reason for found in decisive), decisive[0].part)
-    raise Undecidable("there is nothing to compare")
+    """All of several findings: one not supported is enough against them, and else all have to be decided."""
+    pieces = tuple(piece for found in findings for piece in (found.pieces or (found,)))
+    if not pieces:
+        raise Undecidable("there is nothing to compare")
+    first, *_ = sorted(pieces, key=_rank)
+    decisive = sorted((piece for piece in pieces if _rank(piece) == _rank(first)), key=lambda piece: piece.room)
+    least, reasons = decisive[0], [*dict.fromkeys(piece.reason for piece in decisive)]
+    if least.verdict == SUPPORTED and len(pieces) > 1:
+        reasons = [f"{reasons[0]} (the least of {len(pieces)})"]
+    reasons = reasons[:4] + [f"and {len(reasons) - 4} more"] * (len(reasons) > 4)
+    decided = sorted((piece for piece in pieces if piece.verdict != OPEN), key=lambda piece: piece.room)
+    if least.part is None and decided:  # what is decided is shown, but does not decide the whole
+        reasons.append(f"of the decided parts the least is {decided[0].verdict}: {decided[0].reason}")
+        least = decided[0]._replace(verdict=OPEN)
+    return least._replace(reason="; ".join(reasons), pieces=pieces)
+
+
+def _rank(piece):
+    """What counts first: one part against a claim, one that another reading would save, one that is open."""
+    saved = piece.verdict == DEPENDS and piece.room < 0
+    return (REFUTED, None, OPEN, DEPENDS, SUPPORTED).index(None if saved else piece.verdict)
+
+
+def against_control(part, percent):
+    """Verdict on a system minus the equal-call control: equivalent, better, worse, or not distinguishable."""
+    if percent and part.low > -EQUIVALENT and part.high < EQUIVALENT:
+        return "equivalent"
+    return "better" if part.low > 0 else "worse" if part.high < 0 else "not distinguishable"
+
+
+def holm(p):
+    """Holm's step-down correction of the p-values of one family (Holm 1979)."""
+    order = np.argsort(p)
+    corrected = np.empty(len(p))
+    corrected[order] = np.maximum.accumulate(np.asarray(p)[order] * np.arange(len(p), 0, -1)).clip(max=1)
+    return corrected
 
 
 def listed(parts):
@@ -82,7 +156,7 @@ def rounds_to(part, said):
     """Finding that a value rounds to a stated number, a row of `paper.reported`."""
     half = 0.5 * 10.0 ** -len(said["printed"].partition(".")[2]) + 1e-9
     found = inside([part], above=said["value"] - half, below=said["value"] + half)
-    return found._replace(reason=f"{part.name} = {part.value:.2f}, stated {said['printed']}")
+    return found.alone(reason=f"{part.name} = {part.value:.2f}, stated {said['printed']}")
 
 
 def exact(name, value):
@@ -92,10 +166,20 @@ def exact(name, value):
 
 def turned(part, sign):
     """The part, or its negative."""
-    return part if sign > 0 else part._replace(value=-part.value, low=-part.high, high=-part.low)
+    if sign > 0:
+        return part
+    pair = part.pair and (*part.pair[:2], -part.pair[2])
+    return part._replace(value=-part.value, low=-part.high, high=-part.low, pair=pair)
 
 
 def less(one, other, name):
     """A difference of two parts that were not paired: its interval contains 0 where theirs overlap."""
     ends = one.low - other.high, one.high - other.low
-    return Part(name, one.value - other.value, *ends, one.sees_gold or other.sees_gold)
+    sees_gold = one.sees_gold or other.sees_gold
+    return Part(name, one.value - other.value, *ends, sees_gold, sampled=one.sampled, n=one.n)
+
+
+def mean(parts, name):
+    """The mean of several parts; its interval, the mean of theirs, is at least as wide as its own would be."""
+    value, low, high = (sum(part[field] for part in parts) / len(parts) for field in (1, 2, 3))
+    return Part(name, value, low, high, sampled=parts[0].sampled, n=parts[0].n)

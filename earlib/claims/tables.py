@@ -16,27 +16,56 @@ WORDS = """<style>
 .dataframe.earlib.words tbody th { font-weight: normal; }
 </style>
 """
-JUDGED = {"reported_verdict": "on the paper's own numbers", "verdict": "measured here"}
+PRINTED, RANDOM, UNSEEN = "on the paper's own numbers", "measured here", "measured in unseen conversations"
 
 
 def sections(record):
     return list(dict.fromkeys(claim_texts()[row["claim"]]["section"] for row in record["rows"]))
 
 
-def claims_table(record, section):
-    """The claims of a section, two lines each: the verdict on the paper's own numbers, and the one measured here."""
-    lines = {}
+def _by_claim(record):
+    """The rows of each claim, by how it was judged."""
+    found = {}
     for row in record["rows"]:
-        text = claim_texts()[row["claim"]]
+        found.setdefault(row["claim"], {})[UNSEEN if row["split"] == "conversation" else RANDOM] = row
+    return found
+
+
+def overall(main, unseen):
+    """The verdict on both splits in words, from the two rows of a claim."""
+    if main["verdict"] == unseen["verdict"]:
+        return main["verdict"]
+    main_split = {"random": "at random"}.get(main["split"], "on the held-out set")
+    return f"{main['verdict']} {main_split}, {unseen['verdict']} in unseen conversations"
+
+
+def claims_table(record, section):
+    """The claims of a section, three lines each: on the paper's own numbers, and measured here on both splits."""
+    lines = {}
+    for id, rows in _by_claim(record).items():
+        text, main = claim_texts()[id], rows[RANDOM]
         if text["section"] != section:
             continue
         where = ", ".join(dict.fromkeys(place_name(place) for place, _ in text["said"]))
-        head = (f"“{plain(text['said'][0][1])}” ({where})", f"{text['what']}. Region: {text['region']}")
-        printed = f"{row['printed']} stated" if row.get("printed") else ""
-        lines[*head, JUDGED["reported_verdict"]] = (printed, row["reported_verdict"], row["reported_reason"])
-        lines[*head, JUDGED["verdict"]] = (_value(row), row["verdict"], row["reason"])
+        said = f"“{plain(text['said'][0][1])}” ({where}). Measured: {overall(*rows.values())}"
+        head = (said, f"{text['what']}. Region: {text['region']}")
+        printed = f"{main['printed']} stated" if main.get("printed") else ""
+        lines[*head, PRINTED] = (printed, main["reported_verdict"], "", "", main["reported_reason"])
+        for judged, row in rows.items():
+            readings = f"stands under {row['readings']}" if row.get("readings") else "none was tried for it"
+            beside = row.get("beside") or ""
+            lines[*head, judged] = (_value(row), row["verdict"], beside, readings if row is main else "", _because(row))
     index = pd.MultiIndex.from_tuples(lines, names=["claim", "what is measured, and where it must lie", "judged"])
-    return pd.DataFrame(lines.values(), index=index, columns=["value", "verdict", "because"])
+    heads = ["value", "verdict", "against the equal-call control", "other readings", "because"]
+    return pd.DataFrame(lines.values(), index=index, columns=heads)
+
+
+def _because(row):
+    """The reason, and in brackets the verdicts on the parts where there are several settings or systems."""
+    parts = row.get("parts") or {}
+    return "; ".join(
+        [row["reason"], *(f"[{name}: {told}]" for name, told in parts.items() if name not in row["reason"])]
+    )
 
 
 def _value(row):
@@ -45,7 +74,8 @@ def _value(row):
     ends = (row["low"], row["high"]) if row["low"] is not None else (row["measured"],) * 2
     text = value_text(Part("", row["measured"], *ends)).replace(", ", ",\u00a0")  # an interval stays on one line
     unit = paper.unit(row["metric"]) or paper.label(row["metric"])
-    return " ".join(filter(None, [text, unit, "*" if row.get("sees_gold") else ""]))
+    p = f", p = {row['corrected']:.2g}" if row.get("corrected") is not None else ""
+    return " ".join(filter(None, [text, unit + p, "*" if row.get("sees_gold") else ""]))
 
 
 def show_words(frame, caption=""):
@@ -59,22 +89,37 @@ def show_words(frame, caption=""):
 
 def show_claims(record, section):
     rows = [row for row in record["rows"] if claim_texts()[row["claim"]]["section"] == section]
+    tested = {row["comparison"] for row in record["rows"] if row.get("corrected") is not None}
     where = f"Measured on {paper.label(rows[0]['dataset'])} with {paper.label(rows[0]['encoder'])}"
-    marked = f". * {records.SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
-    return HTML(f"<h3>{section}</h3>\n{show_words(claims_table(record, section), f'{where}{marked}.').data}")
+    tests = (
+        "p: permutation test over questions, corrected (Holm) with those of all parts of the ledger" if tested else ""
+    )
+    marked = f"* {records.SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
+    caption = ". ".join(filter(None, [where, tests, marked]))
+    return HTML(f"<h3>{section}</h3>\n{show_words(claims_table(record, section), f'{caption}.').data}")
 
 
 def verdict_counts(record):
-    """Number of claims by section and verdict, on the paper's own numbers and measured here."""
-    keys = ((said, claim_texts()[row["claim"]]["section"], row[field])
-            for row in record["rows"] for field, said in JUDGED.items())  # fmt: skip
+    """Number of claims by section and verdict: on the paper's own numbers, and measured here on both splits."""
+    keys = []
+    for id, rows in _by_claim(record).items():
+        judged = {PRINTED: rows[RANDOM]["reported_verdict"], **{said: row["verdict"] for said, row in rows.items()}}
+        keys += [(said, claim_texts()[id]["section"], verdict) for said, verdict in judged.items()]
     lines = [(*key, n) for key, n in Counter(keys).items()]
     return pd.DataFrame(lines, columns=["judged", "section", "verdict", "claims"])
 
 
 def tally(record):
+    """Number of claims by verdict; and with claims that the same difference decides in the same way counted once."""
     found = verdict_counts(record).pivot_table("claims", "judged", "verdict", "sum", fill_value=0)
-    return found.reindex(index=list(JUDGED.values()), columns=list(CLAIM_VERDICTS), fill_value=0)
+    once = {}
+    for id, rows in _by_claim(record).items():
+        for said, row in rows.items():
+            once.setdefault(f"{said}, each difference once", set()).add((row["verdict"], row.get("comparison") or id))
+    counted = {said: Counter(verdict for verdict, _ in pairs) for said, pairs in once.items()}
+    found = pd.concat([found, pd.DataFrame.from_dict(counted, orient="index")])
+    order = [PRINTED, *(line for said in (RANDOM, UNSEEN) for line in (said, f"{said}, each difference once"))]
+    return found.reindex(index=order, columns=list(CLAIM_VERDICTS)).fillna(0).astype(int)
 
 
 def open_questions():

@@ -10,7 +10,8 @@ from earlib.records.verdicts import judge
 
 ENDS = ("low", "high", "difference_low", "difference_high")
 COUNTS = ("unparsed", "refused", "answer_words")  # of replies
-VARYING = {"measured", "std", "difference", *ENDS, "p", "verdict", "difference_verdict", "decided", *COUNTS}
+OF_CLAIMS = ("parts", "readings", "beside", "comparison", "corrected")
+VARYING = {"measured", "std", "difference", *ENDS, "p", "verdict", "difference_verdict", "decided", *COUNTS, *OF_CLAIMS}
 
 
 def compare_with_reference(record, tolerance):
