@@ -71,7 +71,7 @@ def _measured(claim, runs):
                 place = {"dataset": dataset, "encoder": encoder, **(piece.part.place or {})}
                 piece = piece._replace(part=piece.part._replace(place=place))
             if piece.part is not None and len(places) > 1:
-                piece = piece._replace(reason=f"{where}: {piece.reason}")
+                piece = piece._replace(reason=f"{where}, {piece.reason}")
             found.append(piece._replace(name=", ".join(filter(None, [where, piece.name]))))
     return both(*found)
 
@@ -124,7 +124,7 @@ def _read(piece, runs):
 
 
 def _beside(runs, part):
-    """What sees gold minus the equal-call control: a verdict, and the difference."""
+    """Verdict on a system that sees gold minus the equal-call control, and their difference."""
     calls, found = Config().rounds - 1, []
     for place in (part.place, part.place | {"id": "controls", "control": "equal calls", "calls": calls}):
         with suppress(TypeError, Undecidable):  # of encoders, compared with each other, there is no place
@@ -139,10 +139,10 @@ def _beside(runs, part):
 def claim_rows(runs):
     """Rows of a record, two for each claim (keys `claim` and `split`), from what `read_runs` returned.
 
-    The row of the main split has the verdict on the paper's own numbers too. Further fields: `parts`, the verdict on
-    each part; `readings`, under how many of the other readings of the paper the verdict stands; `beside`, what sees gold
-    against the equal-call control; `comparison`, the paired difference that decides, and `corrected`, its p corrected
-    for all distinct comparisons of the ledger.
+    The row of the main split has the verdict on the paper's own numbers too. Further fields are `parts`, the verdict on
+    each part; `readings`, under how many of the readings of the paper it stands; `beside`, what sees gold against the
+    equal-call control; `comparison`, the paired difference that decides, and `corrected`, its p corrected for all
+    distinct comparisons of the ledger.
     """
     decided = {id: decide(id, runs) for id in claim_texts()}
     tested = _tested(found for _, *both_splits in decided.values() for found in both_splits)
@@ -156,7 +156,7 @@ def claim_rows(runs):
             about = {"claim": id, "split": names.get(split, split), "varies": text["metric"] not in STEADY}
             values = {"decided": found.verdict, "reason": found.reason, **_values(found.part, tested)}
             if len(found.pieces) > 1:
-                values["parts"] = {piece.name: _told(piece) for piece in found.pieces}
+                values["parts"] = {piece.name: piece.told for piece in found.pieces}
             if found.part is not None and found.part.sees_gold:
                 values["beside"] = _beside(every._replace(split=split), found.part)
             if split == MAIN:
@@ -166,11 +166,6 @@ def claim_rows(runs):
                     values["against"] = {"dataset": None, "encoder": None, **text["number"]}
             made.append(records.row(only["dataset"], only["encoder"], None, text["metric"], **about, **values))
     return made
-
-
-def _told(piece):
-    readings = f" ({piece.readings} readings)" if piece.readings else ""
-    return f"{piece.verdict}{readings}: {piece.reason if piece.part is None else value_text(piece.part)}"
 
 
 def _tested(findings):

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from earlib import __version__, paper, paths, records
-from earlib.claims.rule import Part, Undecidable, less, mean, turned
+from earlib.claims.rule import Part, Undecidable, less, turned
 from earlib.experiments.measures import first_above
 
 RECORDS = {id.partition("_")[0]: id for id in paper.claims_source()["records"]}
@@ -42,7 +42,7 @@ class Runs(NamedTuple):
 
 
 def read_runs(profile, present, also=(), folder=None):
-    """Read the records of a profile, and of others (`also`) beside it, from `paths.records()` or another folder.
+    """Read the records of a profile, and of further ones (`also`), from `paths.records()` or another folder.
 
     Parameters
     ----------
@@ -248,17 +248,12 @@ def passage(points, name):
     return Part(name, *(math.inf if one is None else float(one) for one in found))
 
 
-def at_budget(points, most):
-    """The last point of a curve within so many training queries, or critic calls."""
-    reached = [part for x, part in points if x <= most]
-    if not reached:
-        raise Undecidable(f"no evaluation at or before {most:,.0f}")
-    return reached[-1]
-
-
 def early(runs, id, variant, **where):
     """How a learner begins: the mean of its curve after 40 and after 80 training queries, over the retriever."""
     points = dict(trajectory(runs, id, variant, **where))
     if lacking := [x for x in EARLY if x not in points]:
         raise Undecidable(f"{RECORDS[id]} has no evaluation of {paper.label(variant)} after {lacking[0]} queries")
-    return mean([points[x] for x in EARLY], f"{paper.label(variant)}, mean after {EARLY[0]} and {EARLY[1]} queries")
+    parts, name = [points[x] for x in EARLY], f"{paper.label(variant)}, mean after {EARLY[0]} and {EARLY[1]} queries"
+    # The mean of the intervals is at least as wide as that of the mean would be.
+    value, low, high = (sum(part[field] for part in parts) / len(parts) for field in (1, 2, 3))
+    return Part(name, value, low, high, sampled=parts[0].sampled, n=parts[0].n)

@@ -3,7 +3,7 @@
 import math
 
 from earlib import paper
-from earlib.claims.evidence import at_budget, early, gap, level, measured_rows, paired, part_of, passage, trajectory
+from earlib.claims.evidence import early, gap, level, measured_rows, paired, part_of, passage, trajectory
 from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Finding, Part, Undecidable, both, inside, less, listed
 from earlib.core.config import Config
 
@@ -57,18 +57,20 @@ def _unless_excluded(found, stated):
     return found.alone(verdict=REFUTED, reason=f"{found.reason} excludes the stated {stated}")
 
 
-def within_budget(runs, id, variant, above=-INF, below=INF):
-    """A learner compared with the retriever after as many training queries as LongMemEval has."""
-    most = paper.value("budget", metric="training_queries")
-    return inside([at_budget(trajectory(runs, id, variant), most)], above, below)
+def at_end(runs, id, of, above=-INF, below=INF, until=INF):
+    """Curves compared with the retriever at the end of training, or at the last point within so many queries."""
 
+    def end(**keys):
+        within = [part for x, part in trajectory(runs, id, **keys) if x <= until]
+        if not within:
+            raise Undecidable(f"no evaluation within {until} queries")
+        return within[-1]
 
-def at_end(runs, id, of, above=-INF, below=INF):
-    """Curves at the end of training, compared with the retriever."""
     found = []
     for one in of:
-        name = f"{paper.label(one['variant'])}, end of training" + f", critic {one.get('critic')}" * ("critic" in one)
-        found.append(_judge(name, above, below, lambda **keys: trajectory(runs, id, **keys)[-1][1], **one))
+        name = f"{paper.label(one['variant'])}, {'end of training' if until == INF else f'within {until} queries'}"
+        name += f", critic {one['critic']}" if "critic" in one else ""
+        found.append(_judge(name, above, below, end, **one))
     return both(*found)
 
 

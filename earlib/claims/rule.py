@@ -49,6 +49,12 @@ class Finding(NamedTuple):
     region: tuple | None = None
     readings: str | None = None
 
+    @property
+    def told(self):
+        """The verdict on a part with its value, or why it is open."""
+        readings = f" ({self.readings} readings)" if self.readings else ""
+        return f"{self.verdict}{readings}: {value_text(self.part) if self.part else self.reason}"
+
     def alone(self, **changes):
         """The finding as a single piece, with a verdict or a reason of its own: no other reading is judged like it."""
         return self._replace(pieces=(), region=None, name=self.name or (self.part.name if self.part else ""), **changes)
@@ -107,13 +113,13 @@ def both(*findings):
     reasons = reasons[:4] + [f"and {len(reasons) - 4} more"] * (len(reasons) > 4)
     decided = sorted((piece for piece in pieces if piece.verdict != OPEN), key=lambda piece: piece.room)
     if least.part is None and decided:  # what is decided is shown, but does not decide the whole
-        reasons.append(f"of the decided parts the least is {decided[0].verdict}: {decided[0].reason}")
+        reasons.append(f"so far decided: {decided[0].reason} ({decided[0].verdict})")
         least = decided[0]._replace(verdict=OPEN)
     return least._replace(reason="; ".join(reasons), pieces=pieces)
 
 
 def _rank(piece):
-    """What counts first: one part against a claim, one that another reading would save, one that is open."""
+    """Order of verdicts: a part against a claim comes first, then one that another reading saves, then an open one."""
     saved = piece.verdict == DEPENDS and piece.room < 0
     return (REFUTED, None, OPEN, DEPENDS, SUPPORTED).index(None if saved else piece.verdict)
 
@@ -177,9 +183,3 @@ def less(one, other, name):
     ends = one.low - other.high, one.high - other.low
     sees_gold = one.sees_gold or other.sees_gold
     return Part(name, one.value - other.value, *ends, sees_gold, sampled=one.sampled, n=one.n)
-
-
-def mean(parts, name):
-    """The mean of several parts; its interval, the mean of theirs, is at least as wide as its own would be."""
-    value, low, high = (sum(part[field] for part in parts) / len(parts) for field in (1, 2, 3))
-    return Part(name, value, low, high, sampled=parts[0].sampled, n=parts[0].n)

@@ -61,11 +61,10 @@ def claims_table(record, section):
 
 
 def _because(row):
-    """The reason, and in brackets the verdicts on the parts where there are several settings or systems."""
-    parts = row.get("parts") or {}
-    return "; ".join(
-        [row["reason"], *(f"[{name}: {told}]" for name, told in parts.items() if name not in row["reason"])]
-    )
+    """The reason, and in brackets the verdicts on the parts that it does not name."""
+    told = [f"[{name}: {one}]" for name, one in (row.get("parts") or {}).items()
+            if name not in row["reason"] and one.partition(": ")[2] not in row["reason"]]  # fmt: skip
+    return "; ".join([row["reason"], *told])
 
 
 def _value(row):

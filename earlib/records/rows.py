@@ -46,7 +46,7 @@ class Row(BaseModel, extra="allow", **FORM):
     reported_verdict: str | None = Field(None, description="a claim's verdict on the paper's own numbers")
     reported_reason: str | None = None
     parts: dict | None = Field(None, description="of a claim, the verdict on each part")
-    readings: str | None = Field(None, description="of a claim, under how many of the readings tried its verdict stands")
+    readings: str | None = Field(None, description="of a claim, under how many of those tried its verdict stands")
     beside: str | None = Field(None, description="what sees test gold against the equal-call control, and by how much")
     comparison: str | None = Field(None, description="of a claim, the paired difference that decides")
     corrected: float | None = Field(None, description="its p, corrected for all distinct comparisons", ge=0, le=1)
