@@ -44,20 +44,19 @@ def test_all_that_is_missing_is_told_at_once(root, hub, monkeypatch, tmp_path_fa
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(preflight, "ROOM", 1e18)
     further = 'llm: str = "gpt-5-mini"\nrerankers: list[str] = ["bm25", "monot5"]\nfetch: bool = True'
-    grid = "title: x\ndevice: cuda:63\ngrid: {dataset: [toy, locomo], encoder: [minilm, contriever]}\n"
+    lists = PARAMETERS.replace('encoder: str = "minilm"', 'encoder: list[str] = ["minilm", "contriever"]')
+    write_notebook(root, "several", "1", parameters=lists + f'\ndataset: list[str] = ["toy", "locomo"]\n{further}')
+    profile = "title: x\ndevice: cuda:63\nnotebooks: {plain: {dataset: locomo}}\n"
     with pytest.raises(Unusable) as refused:
-        preflight.look(plans(root, further=further, profile=grid), LIMITS)
+        preflight.look(plans(root, further=further, profile=profile), LIMITS)
     first, *told = str(refused.value).split("\n- ")
     expected = [
         ("device cuda:63: this machine offers", "choose EARLIB_DEVICE=cpu"),
         ("expected 1000000000.0 GB of free disk, found ", "EARLIB_CACHE"),
-        (
-            "locomo10.json cannot be had: ",
-            "EARLIB_DATA. Left out: plain--dataset-locomo, plain--dataset-locomo--encoder",
-        ),
-        ("contriever: no files in", "hf download facebook/contriever"),
-        ("monot5: no files in", "EARLIB_MODELS. Without some values: plain, plain--encoder-contriever"),
-        ("api_key: https://api.openai.com/v1 needs one", "set OPENAI_API_KEY. Without some values: plain,"),
+        ("locomo10.json cannot be had: ", "EARLIB_DATA. Left out: plain. Without some values: several"),
+        ("contriever: no files in", "hf download facebook/contriever", "Without some values: several"),
+        ("monot5: no files in", "EARLIB_MODELS. Left out: plain. Without some values: several"),
+        ("api_key: https://api.openai.com/v1 needs one", "set OPENAI_API_KEY. "),
     ]
     assert first == "nothing can run as it was asked for:" and len(told) == len(expected)
     for line, parts in zip(told, expected, strict=True):
@@ -68,9 +67,11 @@ def test_without_the_weights_of_one_encoder_the_others_run(root, hub, capsys):
     assert preflight.look(plans(root, "contriever"), LIMITS)[0] == []
     assert runner.main(["plain", "--profile", "smoke"]) == 2
     assert "- contriever: no files in" in capsys.readouterr().err
-    further = 'encoders: list[str] = ["contriever", "minilm"]'
-    ((able,), (line,)) = preflight.look(plans(root, further=further), LIMITS)
-    assert able.parameters["encoders"] == ["minilm"] and line.endswith("Left out: plain")
+    lists = PARAMETERS.replace('encoder: str = "minilm"', 'encoder: list[str] = ["contriever", "minilm"]')
+    write_notebook(root, "plain", "1", parameters=lists + '\ndataset: list[str] = ["toy"]')
+    found = profiles.make_plans(["plain"], "smoke", {})
+    able, (line,) = preflight.look(found, LIMITS)
+    assert able == found and line.endswith("Without some values: plain")  # the notebook's own rows say why
 
 
 def test_embeddings_in_the_cache_stand_for_the_weights(root, hub, tiny, monkeypatch, tmp_path):  # noqa: F811

@@ -475,85 +475,39 @@ def test_records_can_be_read_from_another_place_than_results_go_to(root, monkeyp
     assert outputs(root / "results" / "smoke" / "claims.ipynb") == f"{elsewhere}\n"
 
 
-GRID = "title: x\ndefaults: {precision: 70}\ngrid: {seeds: [3, 5], encoder: [minilm], label: [a, b]}\n"
+def test_a_single_value_of_a_list_is_a_list_of_one(root):
+    """By the profile's defaults, which notebooks of one and of several share, its entry, or the command line."""
+    parameters = PARAMETERS.replace('encoder: str = "minilm"', 'encoder: list[str] = ["gte", "minilm"]')
+    write_notebook(root, "several", "1", parameters=parameters)
+    write_profile(root, "title: x\ndefaults: {encoder: stella}\n")
+    alone, several = profiles.make_plans(["all"], "smoke", {})
+    assert (alone.parameters["encoder"], several.parameters["encoder"]) == ("stella", ["stella"])
+    (plan,) = profiles.make_plans(["several"], "smoke", {"encoder": "minilm"})
+    assert (plan.name, plan.parameters["encoder"]) == ("several--encoder-minilm", ["minilm"])
+    (plan,) = profiles.make_plans(["several"], "smoke", {"encoder": "[minilm, gte]"})
+    assert (plan.name, plan.parameters["encoder"]) == ("several--encoder-minilm+gte", ["minilm", "gte"])
+    write_profile(root, "title: x\nnotebooks: {several: {encoder: gte}}\n")
+    assert profiles.planned("smoke")["several"].items() >= {"encoder": ["gte"], "sizes": [1, 2]}.items()
 
 
-def test_a_grid_plans_a_notebook_once_for_each_combination_of_what_it_has(root):
-    write_notebook(root, "short", "1", parameters='profile: str = ""\nname: str = ""\nseeds: int = 1')
-    write_profile(root, GRID)
-    made = {plan.name: plan.parameters for plan in profiles.make_plans(["all"], "smoke", {})}
-    combinations = {
-        "plain": (3, "a"),
-        "plain--label-b": (3, "b"),
-        "plain--seeds-5": (5, "a"),
-        "plain--label-b--seeds-5": (5, "b"),
-    }
-    fixed = {"profile": "smoke", "precision": 70.0, "encoder": "minilm"}
-    assert made == {
-        **{name: fixed | {"name": name, "seeds": s, "label": b} for name, (s, b) in combinations.items()},
-        "short": {"profile": "smoke", "name": "short", "seeds": 3},
-        "short--seeds-5": {"profile": "smoke", "name": "short--seeds-5", "seeds": 5},
-    }
-    planned = profiles.own_names("smoke")  # with defaults
-    assert list(planned) == list(made) and all(planned[name].items() >= made[name].items() for name in made)
-    assert planned["plain"]["sizes"] == [1, 2] and "sizes" not in planned["short"]
+@pytest.mark.parametrize("given", ["[]", "[minilm, minilm]", "[minilm, minlm]"])
+def test_an_empty_list_of_encoders_and_one_named_twice_are_refused(root, capsys, given):
+    parameters = PARAMETERS.replace('encoder: str = "minilm"', 'encoder: list[str] = ["minilm"]  # frozen ones')
+    write_notebook(root, "plain", "1", parameters=parameters)
+    assert runner.main(["plain", "--profile", "smoke", "-p", f"encoder={given}"]) == 2
+    told = capsys.readouterr().err
+    assert "command line: encoder" in told
+    assert ("did you mean 'minilm'" if "minlm" in given else "expected one name or several, each once, got") in told
 
 
-@pytest.mark.parametrize(
-    "entry, own, names",
-    [
-        ("", {"seeds": "5", "label": "b"}, ["plain--label-b--seeds-5"]),
-        ("", {"seeds": "3", "precision": "60"}, ["plain--precision-60", "plain--label-b--precision-60"]),
-        ("notebooks: {plain: {seeds: 4}}", {}, ["plain", "plain--label-b"]),
-    ],
-)
-def test_own_parameters_and_a_notebook_s_own_entry_take_the_place_of_a_grid_s(root, entry, own, names):
-    write_profile(root, GRID + entry)
-    plans = profiles.make_plans(["plain"], "smoke", own)
-    assert [plan.name for plan in plans] == names
-    assert not entry or {plan.parameters["seeds"] for plan in plans} == {4}
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("grid: {sedes: [1]}", "unknown parameter in grid of"),
-        ("grid: {sedes: [1]}", "did you mean 'seeds'"),
-        ("grid: {seeds: 3}", "smoke.yaml: grid.seeds: Input should be a valid list"),
-        ("grid: {seeds: []}", "smoke.yaml: grid.seeds: List should have at least 1 item"),
-        ("grid: [seeds]", "smoke.yaml: grid: Input should be a valid dictionary"),
-        ("grid: {seeds: [3, no]}", "smoke.yaml: grid: seeds (how many): expected int, got 'no'"),
-        ("grid: {seeds: [3, 0]}", "smoke.yaml: grid: seeds (how many): expected greater than or equal to 1, got 0"),
-        ("grid: {seeds: [3, 3]}", "smoke.yaml: grid: seeds: 3 stands there twice"),
-        ("grid: {encoder: [minilm, minlm]}", "smoke.yaml: grid: encoder (registry entry): unknown encoder 'minlm'"),
-        ("grid: {name: [a]}", "grid: name is set by the run itself"),
-        ("grid: {seeds: [3]}\ndefaults: {seeds: 3}", "smoke.yaml: grid: seeds stands in defaults too"),
-    ],
-)
-def test_a_malformed_grid_is_named_with_file_and_field(root, capsys, text, expected):
-    write_profile(root, f"title: x\n{text}\n")
-    assert runner.main(["plain", "--profile", "smoke"]) == 2
-    assert expected in capsys.readouterr().err
-    assert not (root / "build").exists()
-
-
-def test_the_results_of_a_grid_lie_side_by_side(root):
-    write_profile(root, "title: x\ngrid: {precision: [88, 70]}\n")
-    assert runner.main(["plain", "--profile", "smoke"]) == 0
-    folder = root / "results" / "smoke"
-    found = {file.stem: json.loads(file.read_text())["precision"] for file in folder.glob("*.json")}
-    assert found == {"plain": 88, "plain--precision-70": 70}
-
-
-def test_what_a_profile_s_grid_makes_can_be_committed_and_a_reader_s_own_runs_cannot():
+def test_what_a_profile_makes_can_be_committed_and_a_reader_s_own_runs_cannot():
     def ignored(name):
         command = ["git", "-C", str(REPOSITORY), "check-ignore", "--quiet", "--no-index", f"results/{name}"]
         return subprocess.run(command).returncode == 0
 
     if subprocess.run(["git", "-C", str(REPOSITORY), "rev-parse"], capture_output=True).returncode:
         pytest.skip("not a git checkout")
-    planned = [f"{profile}/{name}" for profile in PROFILES for name in profiles.own_names(profile)]
-    planned += ["paper/tab02_main_results--dataset-longmemeval--encoder-gte", "paper/controls--encoder-stella"]
+    planned = [f"{profile}/{name}" for profile in PROFILES for name in profiles.planned(profile)]
     files = [f"{name}{end}" for name in planned for end in (".json", ".png", "_calls.png")]
     files += [f"{name}.ipynb" for name in planned if name.startswith(("smoke/", "laptop/"))]
     assert [file for file in files if ignored(file)] == []
@@ -589,14 +543,17 @@ def test_a_profile_none_of_whose_data_can_be_had_runs_smoke(without_locomo, caps
     assert "nothing can run as it was asked for:\n- locomo10.json cannot be had: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("names", [["all"], ["plain"]])
-def test_a_dataset_that_cannot_be_had_costs_its_own_notebooks(without_locomo, capsys, names):
-    write_profile(without_locomo, "title: Real\ngrid: {dataset: [locomo, toy]}\n", "laptop")
+@pytest.mark.parametrize("names", [["all"], ["plain", "several"]])
+def test_a_dataset_that_cannot_be_had_costs_the_notebooks_that_have_no_other(without_locomo, capsys, names):
+    write_notebook(without_locomo, "several", "1", parameters=PARAMETERS + '\ndataset: list[str] = ["toy"]')
+    entry = "{several: {dataset: [locomo, toy]}}"
+    write_profile(without_locomo, f"title: x\ndefaults: {{dataset: locomo}}\nnotebooks: {entry}\n", "laptop")
     assert runner.main(names) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first.startswith("missing: locomo10.json cannot be had: ") and first.endswith(". Left out: plain")
+    assert first.startswith("missing: locomo10.json cannot be had: ")
+    assert first.endswith(". Left out: plain. Without some values: several")
     assert second.startswith("1 notebook, profile laptop")
-    assert [file.stem for file in (without_locomo / "results" / "laptop").iterdir()] == ["plain--dataset-toy"]
+    assert [file.stem for file in (without_locomo / "results" / "laptop").iterdir()] == ["several"]
 
 
 def test_list_shows_titles_and_parameters(root, capsys):

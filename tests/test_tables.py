@@ -4,6 +4,7 @@ import pytest
 from test_records import PARAMETERS, PROVENANCE, ablation, measured
 
 from earlib import records
+from earlib.experiments import several
 from earlib.harness import tables
 
 
@@ -33,6 +34,24 @@ def test_table_refuses_two_rows_in_a_cell():
     assert tables.frame(record, split="random")["measured"].to_list() == [45.0]
     with pytest.raises(ValueError, match="no row has"):
         tables.table(record, split="by day")
+
+
+def test_the_paper_s_table_is_shown_in_its_order_with_ours_beneath_each_number():
+    """Table 2: LongMemEval before LoCoMo, lines by method, and what the paper has not after its own."""
+    here = [("locomo", "minilm", "equal_calls_3", None), ("locomo", "stella", "rmm", {"id": "tab02"})]
+    here += [("locomo", "stella", "retriever", {"id": "tab02"}), ("longmemeval", "stella", "ear", {"id": "tab02"})]
+    rows = [measured(variant, 50.0, against, *where) for *where, variant, against in here]
+    rows += records.not_run("tab02", rows, several.Several(["locomo"], ["stella"], [], {}))
+    record = records.record("tab02_main_results", "t", "laptop", {}, {}, rows)
+    frame = tables.printed(record, "tab02", ("variant", "encoder"), ("dataset", "metric"))
+    order = [("Retriever", "Contriever"), ("Retriever", "Stella"), ("Retriever", "GTE"), ("RL baseline", "Contriever")]
+    lines = list(dict.fromkeys((method, encoder) for method, encoder, _ in frame.index))
+    assert lines[:4] == order and lines[-1] == ("Equal-call control, 3 calls", "MiniLM") and len(lines) == 10
+    heads = ["Recall@5 (%)", "Hitrate@5 (%)", "F1 (%)", "J (%)"]
+    assert list(frame.columns) == [(data, head) for data in ("LongMemEval", "LoCoMo") for head in heads]
+    cell = frame.loc[("RL baseline", "Stella"), ("LoCoMo", "Recall@5 (%)")]
+    assert cell.to_dict() == {"paper": "51.95", "measured": "50.0 ± 0.8 [46.0, 55.0]", "verdict": "agrees"}
+    assert list(frame.loc[("RL baseline", "GTE")].index) == ["paper", "measured"]
 
 
 def test_caption_tells_setting_counts_and_what_is_missing():

@@ -27,7 +27,7 @@ from earlib.harness.pictures import alike
 
 READERS = ("claims",)  # notebooks that draw on the records of others; they run when all others are finished
 ASKED = ("llm", "judge")  # parameters that name a language model
-OWN = {"dataset": benchmarks.resolve, "encoder": encoders.resolve, "encoders": encoders.resolve}
+OWN = {"dataset": benchmarks.resolve, "encoder": encoders.resolve}
 DEPTH = "K, first-stage candidates of a question"
 SCALARS = {"str": str, "int": int, "float": float, "bool": bool}
 logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the runner tells an error itself; of Ctrl-C nothing is one
@@ -117,6 +117,8 @@ def _meaning(name, default):
     def meant(value):
         if value == default or value is None:
             return value
+        if name in OWN and isinstance(value, list) and (not value or len(set(value)) < len(value)):
+            raise ValueError(f"one name or several, each once, got {value!r}")
         return [_meant(name, item) for item in value] if isinstance(value, list) else _meant(name, value)
 
     return meant

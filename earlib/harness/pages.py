@@ -71,27 +71,24 @@ class Entry(NamedTuple):
 
 def read(folder):
     """The entries of a results folder, whose name is the profile: tables, figures, the rest, and own runs last."""
-    planned = profiles.own_names(folder.name)
-    ids = _sorted({file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")}, planned)
+    ids = _sorted({file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")})
     pictures = {id: [] for id in ids}
     for stem in sorted((file.stem for file in folder.glob("*.png")), key=lambda stem: (len(stem), stem)):
         owners = [id for id in ids if stem == id or stem.startswith(f"{id}_")]
         if owners:
             pictures[max(owners, key=len)].append(f"{stem}.png")
-    return [_entry(folder, id, pictures[id], "--" in id and id not in planned) for id in ids]
+    return [_entry(folder, id, pictures[id], "--" in id) for id in ids]
 
 
 def missing(folder):
     """Results that the profile makes and its folder lacks, in the order of the report."""
-    planned = profiles.own_names(folder.name)
     there = {file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")}
-    return [id for id in _sorted(planned, planned) if id not in there]
+    return [id for id in _sorted(notebooks.sources()) if id not in there]
 
 
-def _sorted(ids, planned):
+def _sorted(ids):
     def place(id):
-        own = "--" in id and id not in planned
-        return own, not id.startswith("tab"), not id.startswith("fig"), id.startswith("claims"), id
+        return "--" in id, not id.startswith("tab"), not id.startswith("fig"), id.startswith("claims"), id
 
     return sorted(ids, key=place)
 

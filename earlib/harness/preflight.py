@@ -1,7 +1,8 @@
 """Search for the needs of a run before its first notebook: data, weights, language models, device and disk.
 
-A notebook whose dataset or encoder is missing is left out; a missing reranker or language model costs rows. Only what
-no notebook can do without stops a run. All that is missing is told at once, each with the next step.
+A notebook none of whose datasets or none of whose encoders is at hand is left out. One of several that is missing
+costs its rows, as does a missing reranker or language model. Only what no notebook can do without stops a run. All that
+is missing is told at once, each with the next step.
 """
 
 import os
@@ -31,7 +32,7 @@ def look(plans, limits=None, elsewhere=False):
     Returns
     -------
     able : list of Plan
-        Those that can run; one of several encoders with those that are at hand.
+        Those that can run.
     lines : list of str
         What is missing, the next step, and what it costs.
 
@@ -53,8 +54,9 @@ def look(plans, limits=None, elsewhere=False):
 
     loaded = {name: attempt(lost, benchmarks.load, name) for name in _named(needs, "dataset")}
     if not elsewhere:
-        for name in _named(needs, "encoder", "encoders"):
-            beside = {given.get("dataset") for given in needs.values() if name in _values(given, "encoder", "encoders")}
+        for name in _named(needs, "encoder"):
+            asking = [given for given in needs.values() if name in _values(given, "encoder")]
+            beside = dict.fromkeys(one for given in asking for one in _values(given, "dataset"))
             attempt(lost, _find_encoder, name, [loaded[one] for one in beside if loaded.get(one)], room)
         fetch = any(given.get("fetch") for given in needs.values())
         for name in _named(needs, "rerankers"):
@@ -65,11 +67,11 @@ def look(plans, limits=None, elsewhere=False):
         stops += _full_disks(room)
     for name in sorted({name for plan in plans for name in plan.models}) if limits is not None else ():
         attempt(rows, _find_model, name, limits)
-    lines = [_told(reason, name, needs, "Left out") for name, reason in lost.items()]
-    lines += [_told(reason, name, needs, "Without some values") for name, reason in rows.items()]
+    able = {name for name, given in needs.items() if _runs(given, lost)}
+    lines = [_told(reason, name, needs, able) for name, reason in (lost | rows).items()]
     if stops:
         raise Unusable("\n- ".join(["nothing can run as it was asked for:", *stops, *lines]))
-    return [kept for plan in plans if (kept := _without(plan, needs[plan.name], lost))], lines
+    return [plan for plan in plans if plan.name in able], lines
 
 
 def _values(given, *keys):
@@ -133,18 +135,16 @@ def _full_disks(room):
             )
 
 
-def _told(reason, name, needs, cost):
-    kinds = ("dataset", "encoder", "encoders", "rerankers", *ASKED)
-    at = [plan for plan, given in needs.items() if name in _values(given, *kinds)]
-    named = ", ".join(at[:3]) + (f" and {len(at) - 3} more" if len(at) > 3 else "")
-    return f"{reason.rstrip('.')}. {cost}: {named}"
+def _told(reason, name, needs, able):
+    """The reason, and the notebooks that it costs, or of which it costs rows."""
+    at = [plan for plan, given in needs.items() if name in _values(given, "dataset", "encoder", "rerankers", *ASKED)]
+    told = [reason.rstrip(".")]
+    for cost, runs in (("Left out", False), ("Without some values", True)):
+        if plans := [plan for plan in at if (plan in able) is runs]:
+            told.append(f"{cost}: {', '.join(plans[:3])}" + (f" and {len(plans) - 3} more" if len(plans) > 3 else ""))
+    return ". ".join(told)
 
 
-def _without(plan, given, lost):
-    """The plan with those of its encoders that are at hand; None where none is, or without its dataset."""
-    if any(name in lost for name in _values(given, "dataset", "encoder")):
-        return None
-    held = [name for name in given.get("encoders", []) if name not in lost]
-    if held == given.get("encoders", []):
-        return plan
-    return plan._replace(parameters=plan.parameters | {"encoders": held}) if held else None
+def _runs(given, lost):
+    """True if a notebook has one at least of its datasets and of its encoders at hand."""
+    return all(set(_values(given, key)) - set(lost) for key in ("dataset", "encoder") if key in given)

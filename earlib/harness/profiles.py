@@ -1,13 +1,12 @@
 """Profiles and plans: which notebooks a request runs, with which parameters and under which names."""
 
 import hashlib
-import itertools
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from earlib import devices, paths
 from earlib.core.config import near
@@ -36,8 +35,7 @@ class Plan(NamedTuple):
 class Profile(BaseModel, extra="forbid"):
     """Parameters for every notebook that has them, and for single notebooks.
 
-    A notebook runs once for each combination of the values in `grid` of those parameters that it has and that its own
-    entry leaves alone. `device` and `precision` are those of `earlib.devices`, where the environment names no other.
+    `device`, `precision` and `dtype` are those of `earlib.devices`, where the environment names no other.
     """
 
     title: str
@@ -45,7 +43,6 @@ class Profile(BaseModel, extra="forbid"):
     precision: Literal[tuple(devices.PRECISIONS)] | None = None
     dtype: Literal[devices.DTYPES] | None = None
     defaults: dict[str, Any] = {}
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     notebooks: dict[str, dict[str, Any] | None] = {}
 
 
@@ -113,8 +110,8 @@ def chosen(names, known):
 def make_plans(names, profile_name, own):
     """Check a request in full and return its plans; every mistake in it raises Unusable before anything runs.
 
-    A notebook whose parameters differ from the profile's, where it has a grid from the first combination of its values,
-    gets a name of its own. A notebook that is not asked for may be unreadable.
+    A notebook whose parameters differ from the profile's gets a name of its own. A notebook that is not asked for may
+    be unreadable.
     """
     known, profile, models = notebooks.sources(), load_profile(profile_name), {}
     wanted = chosen(names, known)
@@ -133,7 +130,7 @@ def make_plans(names, profile_name, own):
             raise Unusable(f"parameter {key!r} is set by the run itself; use --profile, and name the notebook")
         if key not in had:
             raise _unknown("parameter", key, had - set(SET_BY_RUN))
-    return [plan for name in wanted for plan in _plans(known[name], models[name], profile, profile_name, own)]
+    return [_plan(known[name], models[name], profile, profile_name, own) for name in wanted]
 
 
 def _check_profile(profile, file, known, models):
@@ -146,7 +143,7 @@ def _check_profile(profile, file, known, models):
             raise _unknown(f"notebook in {file}", notebook, known)
     fields = {name: set(model.model_fields) for name, model in models.items()}
     everywhere = set().union(*fields.values()) if len(models) == len(known) else None
-    places = [("defaults", profile.defaults, everywhere), ("grid", profile.grid, everywhere)]
+    places = [("defaults", profile.defaults, everywhere)]
     places += [(f"notebooks.{one}", given or {}, fields.get(one)) for one, given in profile.notebooks.items()]
     for where, given, had in places:
         for key in given:
@@ -154,68 +151,46 @@ def _check_profile(profile, file, known, models):
                 raise Unusable(f"{file}: {where}: {key} is set by the run itself; leave it out")
             if had is not None and key not in had:
                 raise _unknown(f"parameter in {where} of {file}", key, had - set(SET_BY_RUN))
-    for key in profile.grid:
-        if key in profile.defaults:
-            raise Unusable(f"{file}: grid: {key} stands in defaults too; leave it out there")
 
 
-def _plans(source, model, profile, profile_name, own):
-    """Plans of one notebook, one for each combination of its values in the profile's grid."""
+def _plan(source, model, profile, profile_name, own):
     fields = model.model_fields
     for key in SET_BY_RUN:
         if key not in fields:
             raise Unusable(f"{source}: the parameters cell lacks `{key}: str`, which every notebook has")
-    given, axes = _given(source.stem, model, profile, _file(profile_name))
+    given = _given(source.stem, model, profile, _file(profile_name))
     typed = {
         key: text if fields[key].title == "str" else _parse(text, f"parameter {key}")
         for key, text in own.items()
         if key in fields
     }
-    typed = validated(model, typed, "command line")
-    free = {key: values for key, values in axes.items() if key not in typed}
     machine = {"EARLIB_DEVICE": profile.device, "EARLIB_PRECISION": profile.precision, "EARLIB_DTYPE": profile.dtype}
     machine = {variable: value for variable, value in machine.items() if value}
-    made = []
-    for combination in itertools.product(*free.values()):
-        name, parameters = source.stem, dict(given)
-        for key, value in sorted((typed | dict(zip(free, combination, strict=True))).items()):
-            if value != given.get(key, fields[key].default):  # one that changes nothing leaves the committed bytes
-                name += f"--{key}-{slug(value)}"
-                parameters[key] = value
-        name = _shortened(name, LONGEST_NAME, name)
-        asked = {parameters.get(key, fields[key].default) for key in notebooks.ASKED if key in fields} - {"none"}
-        parameters = {"profile": profile_name, "name": name} | parameters
-        depth = str(parameters.get("depth", "")) if notebooks.takes_depth(model) else ""
-        made.append(Plan(source, name, profile_name, parameters, machine, tuple(sorted(asked)), depth))
-    return made
+    name, parameters = source.stem, dict(given)
+    for key, value in sorted(validated(model, typed, "command line").items()):
+        if value != given.get(key, fields[key].default):  # one that changes nothing leaves the committed bytes
+            name += f"--{key}-{slug(value)}"
+            parameters[key] = value
+    name = _shortened(name, LONGEST_NAME, name)
+    asked = {parameters.get(key, fields[key].default) for key in notebooks.ASKED if key in fields} - {"none"}
+    parameters = {"profile": profile_name, "name": name} | parameters
+    depth = str(parameters.get("depth", "")) if notebooks.takes_depth(model) else ""
+    return Plan(source, name, profile_name, parameters, machine, tuple(sorted(asked)), depth)
 
 
 def _given(notebook, model, profile, file):
-    """A notebook's parameters by its profile with the first value of each axis of the grid, and those axes."""
-    fields = model.model_fields
-    common = {key: value for key, value in profile.defaults.items() if key in fields}
+    """A notebook's parameters by its profile."""
+    common = {key: value for key, value in profile.defaults.items() if key in model.model_fields}
     single = validated(model, profile.notebooks.get(notebook) or {}, f"{file}: notebooks.{notebook}")
-    axes = {}
-    for key, values in profile.grid.items():
-        if key in fields:
-            axes[key] = [validated(model, {key: value}, f"{file}: grid")[key] for value in values]
-            again = [value for at, value in enumerate(axes[key]) if value in axes[key][:at]]
-            if again:
-                raise Unusable(f"{file}: grid: {key}: {again[0]!r} stands there twice")
-    axes = {key: values for key, values in axes.items() if key not in single}
-    first = {key: values[0] for key, values in axes.items()}
-    return validated(model, common, f"{file}: defaults") | single | first, axes
+    return validated(model, common, f"{file}: defaults") | single
 
 
-def own_names(profile_name):
-    """Names of all results that a profile makes by itself, in the order in which they are made, with all parameters.
-
-    Parameters of a profile that cannot be used are unknown, and its names the notebooks'.
-    """
+def planned(profile_name):
+    """All parameters of each notebook in a profile, by name; none of a profile that cannot be used."""
     try:
         return {plan.name: all_parameters(plan) for plan in make_plans(["all"], profile_name, {})}
     except Unusable:
-        return {name: {} for name in notebooks.sources()}
+        return {}
 
 
 def all_parameters(plan):

@@ -211,6 +211,31 @@ def show(record, index=("variant",), columns=("metric",), **where):
     return HTML(html(shown, caption(record, **where)))
 
 
+def printed(record, id, index=("variant",), columns=("metric",), **where):
+    """The paper's table `id` in its own rows, columns and order, our value and its verdict beneath each number.
+
+    What the paper does not have follows after its own. Parameters and result as in `table`.
+    """
+    rows, keys = _select(record, where), (*index, *columns)
+    values = {key: list(dict.fromkeys(row.get(key) for row in [*paper.reported(id), *rows])) for key in keys}
+
+    def in_order(keys):
+        return sorted(rows, key=lambda row: [values[key].index(row.get(key)) for key in keys])
+
+    heads = [tuple(_label(row, key) for key in columns) for row in in_order(columns)]
+    heads = list(dict.fromkeys(head if len(columns) > 1 else head[0] for head in heads))
+    lines = table({**record, "rows": in_order(index)}, index, columns).stack(-1, future_stack=True)[heads].fillna("")
+    order = {name: at for at, name in enumerate(("paper", "measured", "verdict"))}
+    groups = lines.groupby(level=list(range(len(index))), sort=False)
+    lines = pd.concat(part.sort_index(level=-1, key=lambda names: names.map(order)) for _, part in groups)
+    return lines[(lines != "").any(axis=1)]
+
+
+def show_printed(record, id, index=("variant",), columns=("metric",), **where):
+    """`printed` with its caption, as the output of a notebook cell."""
+    return HTML(html(printed(record, id, index, columns, **where), caption(record, **where)))
+
+
 def show_differences(record, index=("variant",), **where):
     """`differences` with their caption, as the output of a notebook cell."""
     rows = _select(record, where)

@@ -108,15 +108,15 @@ def row(dataset, encoder, variant, metric, *, against=None, compared_with=None, 
     return {**keys, **values, **_reported(keys, against or {}), "compared_with": compared_with}
 
 
-def not_run(id, rows, dataset, encoder):
+def not_run(id, rows, found):
     """Rows for the numbers of the paper's table `id` that are not among the measured `rows`, each with the reason.
 
     Parameters
     ----------
     id : str
     rows : list of dict
-    dataset, encoder : str
-        The setting that was run.
+    found : earlib.experiments.settings.Several
+        The settings that were asked for, and why some of them cannot be had.
 
     Returns
     -------
@@ -127,10 +127,19 @@ def not_run(id, rows, dataset, encoder):
     for one in paper.reported(id):
         keys = [one.get(key) for key in KEYS]
         if tuple(keys) not in held:
-            absent = one["dataset"] if one["dataset"] != dataset else one.get("encoder")
-            reason = f"{paper.label(absent)} is not run in this profile"
-            made.append(row(*keys, against={"id": id}, measured=None, reason=reason))
+            made.append(row(*keys, against={"id": id}, measured=None, reason=_absent(*keys[:2], found)))
     return made
+
+
+def _absent(dataset, encoder, found):
+    """Reason why a setting of the paper is not measured."""
+    for setting in ((dataset, encoder), (dataset, None)):
+        if setting in found.lacking:
+            return found.lacking[setting]
+    for name, asked in ((dataset, found.dataset), (encoder, found.encoder)):
+        if name is not None and name not in asked:
+            return f"{paper.label(name)} is not run in this profile"
+    return "this notebook does not measure it"
 
 
 def _reported(keys, against):
