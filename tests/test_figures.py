@@ -91,6 +91,14 @@ def test_curves_keep_the_line_readable():
     assert "EAR" in legend(figure)
 
 
+def test_gains_are_drawn_with_their_interval_around_the_level_of_the_retriever():
+    frame = trajectory().assign(difference=1.0, difference_low=-2.0, difference_high=5.0)
+    (axes,) = figures.gains(frame, "training_queries").axes
+    assert "points" in axes.get_ylabel() and lines(axes)["Retriever"].get_ydata() == [0, 0]
+    assert set(lines(axes)["RL baseline"].get_ydata()) == {1.0}
+    assert {y for area in axes.collections for y in area.get_paths()[0].vertices[:, 1]} == {-2.0, 5.0}
+
+
 def test_panels_of_curves():
     frame = pd.concat([trajectory().assign(dataset=name) for name in ("locomo", "longmemeval")])
     static = pd.DataFrame({"dataset": ["locomo", "longmemeval"], "variant": "retriever", "measured": [32.1, 62.0]})

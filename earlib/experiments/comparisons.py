@@ -156,6 +156,13 @@ def curve(setting, name, chosen=None, **changes):
     return made
 
 
+def initial_drop(setting, name, chosen=None, **changes):
+    """How far the mean of the first two evaluations of a curve lies below its start: parameters as in `curve`."""
+    result = variant_run(setting, name, chosen, **changes)
+    early = result.adapter[0, :1] - result.adapter[1:3, :1].mean(0)
+    return rows(setting, name, early, result.queries, measures=("initial_drop",))
+
+
 def readings(options):
     """The default reading of the paper, and those of some options (or "all"); ValueError for an unknown one."""
     default, *others = READINGS

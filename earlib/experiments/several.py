@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from earlib import paper
 from earlib.core.config import Config
+from earlib.data import encoders as registry
 from earlib.experiments.settings import Setting, benchmark, candidates_of
 
 
@@ -16,6 +17,26 @@ class Several(NamedTuple):
     encoder: list
     made: list  # a Setting for each pair that can be run, in the order asked for
     lacking: dict  # reason by (dataset, encoder), and by (dataset, None) where the dataset is missing
+
+    @property
+    def words(self):
+        """What was asked for, for a title: "on LoCoMo with Contriever and Stella"."""
+        said = (" and ".join(map(paper.label, names)) for names in (self.dataset, self.encoder))
+        return "on {} with {}".format(*said)
+
+    @property
+    def fingerprints(self):
+        """Fingerprints by name of the datasets and of the encoders that are run, for `records.provenance`."""
+        data, encoders = ({getattr(one, kind): None for one in self.made} for kind in ("dataset", "encoder"))
+        return {one: benchmark(one).fingerprint() for one in data}, {one: registry.fingerprint(one) for one in encoders}
+
+    def dashes(self, variants, metric="recall@5"):
+        """Rows without a value, with the reason, for the settings that cannot be had."""
+        for dataset, encoder, variant in itertools.product(self.dataset, self.encoder, variants):
+            reason = self.lacking.get((dataset, None)) or self.lacking.get((dataset, encoder))
+            if reason:
+                about = {"dataset": dataset, "encoder": encoder, "split": self.made[0].split, "variant": variant}
+                yield about | {"metric": metric, "measured": None, "reason": reason}
 
 
 def find(dataset, encoder, **given):
@@ -68,6 +89,22 @@ def by_split(made):
     return [*made, *(one.model_copy(update={"split": "conversation"}) for one in apart)]
 
 
+def words(setting):
+    """A setting in words, for a title: "LoCoMo, MiniLM, random split"."""
+    names = (setting.dataset, setting.encoder, setting.split)
+    return "{}, {}, {} split".format(*map(paper.label, names))
+
+
 def _holds_conversations_out(dataset):
     asked = benchmark(dataset).asked
     return 1 < len({query.scope for query in asked}) < len(asked)
+
+
+def ends(rows, x):
+    """Keys of the last points of the curves in rows, whose place is `x`: of each setting {"dataset": ..., x: ...}."""
+    last = {}
+    for row in rows:
+        if row.get(x) is not None:
+            setting = tuple(row[key] for key in ("dataset", "encoder", "split"))
+            last[setting] = max(row[x], last.get(setting, 0))
+    return [dict(zip(("dataset", "encoder", "split", x), (*setting, at), strict=True)) for setting, at in last.items()]

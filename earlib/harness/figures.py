@@ -99,7 +99,8 @@ def curves(
     x, metric : str
         Column of the horizontal axis, and name of the vertical one.
     y, band : str
-        Columns of the mean and of the deviation drawn around it; a missing deviation draws no area.
+        Columns of the mean and of the deviation drawn around it, or of the two ends of an interval (a pair of names);
+        where it is missing no area is drawn.
     by, panel : str
         Columns of the systems and of the panels side by side.
     static : dict or pandas.DataFrame, optional
@@ -139,9 +140,23 @@ def _curve(axes, line, x, y, band, style, label):
     at, mean = line[x].to_numpy(), line[y].to_numpy(float)
     every = math.ceil(len(line) / 12)  # at most a dozen markers a line
     axes.plot(at, mean, color=colour, linestyle=dash, marker=marker, markevery=every, label=label, zorder=3)
-    if band in line and line[band].notna().any():
+    if isinstance(band, tuple):
+        ends = [line[end].fillna(line[y]).to_numpy(float) for end in band]
+    elif band in line and line[band].notna().any():
         spread = line[band].fillna(0).to_numpy(float)
-        axes.fill_between(at, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0, zorder=1)
+        ends = [mean - spread, mean + spread]
+    else:
+        return
+    axes.fill_between(at, *ends, color=colour, alpha=0.18, linewidth=0, zorder=1)
+
+
+def gains(frame, x, **look):
+    """Curves of the gain over each seed's own retriever, its 95 % interval around it; keywords as in `curves`.
+
+    What the seeds' evaluation questions differ in is no part of them: the columns are the rows' paired differences.
+    """
+    ends = {"y": "difference", "band": ("difference_low", "difference_high"), "metric": "gain"}
+    return curves(frame, x, **ends, static={"retriever": 0.0}, **look)
 
 
 def intervals(

@@ -223,8 +223,9 @@ def printed(record, id, index=("variant",), columns=("metric",), **where):
         return sorted(rows, key=lambda row: [values[key].index(row.get(key)) for key in keys])
 
     heads = [tuple(_label(row, key) for key in columns) for row in in_order(columns)]
-    heads = list(dict.fromkeys(head if len(columns) > 1 else head[0] for head in heads))
-    lines = table({**record, "rows": in_order(index)}, index, columns).stack(-1, future_stack=True)[heads].fillna("")
+    heads = list(dict.fromkeys(head[0] if len(head) == 1 else head for head in heads))
+    lines = table({**record, "rows": in_order(index)}, index, columns).stack(-1, future_stack=True)
+    lines = (lines[heads] if columns else lines.to_frame("")).fillna("").replace("not in the paper", "")
     order = {name: at for at, name in enumerate(("paper", "measured", "verdict"))}
     groups = lines.groupby(level=list(range(len(index))), sort=False)
     lines = pd.concat(part.sort_index(level=-1, key=lambda names: names.map(order)) for _, part in groups)
