@@ -143,7 +143,8 @@ def _meant(name, value):
     if name in model.model_fields:
         field = model.model_fields[name]
         try:
-            TypeAdapter(Annotated[field.annotation, *field.metadata], config=model.model_config).validate_python(value)
+            kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            TypeAdapter(kind, config=model.model_config).validate_python(value)
         except ValidationError as error:
             expected = error.errors()[0]["msg"].removeprefix("Input should be ")
             raise ValueError(f"{expected}, got {value!r}") from error

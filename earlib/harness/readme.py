@@ -37,9 +37,8 @@ def _rendered(name, **told):
 
 def _records(folder):
     """The records in a folder: those of the paper's tables and figures, and those of what goes beyond it."""
-    planned = profiles.own_names(folder.name)
-    stems = (path.stem for path in folder.glob("*.json"))
-    ids = (stem for stem in stems if "--" not in stem or stem in planned)
+    planned = profiles.planned(folder.name)
+    ids = (path.stem for path in folder.glob("*.json") if "--" not in path.stem)
     ids = sorted(ids, key=lambda id: (not id.startswith("tab"), not id.startswith("fig"), id))
     records = [load(id, folder.name, folder.parent) for id in ids]
     for one in records:
