@@ -208,8 +208,8 @@ def test_a_notebook_runs_on_the_example_and_names_no_place(tmp_path, monkeypatch
     (record,) = (tmp_path / "results" / "smoke").glob("tab03_ablation--dataset-chats.jsonl-*.json")
     told, executed = record.read_text(), record.with_suffix(".ipynb").read_text()
     content = json.loads(told)
-    assert content["parameters"]["dataset"] == name and content["title"] == "Ablation, on chats.jsonl with MiniLM"
-    assert content["provenance"]["dataset"] == benchmarks.load(name).fingerprint()
+    assert content["parameters"]["dataset"] == [name] and content["title"] == "Ablation, on chats.jsonl with MiniLM"
+    assert content["provenance"]["dataset"] == {name: benchmarks.load(name).fingerprint()}
     measured = [row for row in content["rows"] if row["measured"] is not None]
     assert {row["split"] for row in measured} == {"random", "conversation"}
     assert {(row["dataset"], row["verdict"], row["reported"]) for row in measured} == {(name, "not in the paper", None)}

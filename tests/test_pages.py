@@ -435,7 +435,7 @@ def test_own_runs_have_a_section_of_their_own(root):
 def test_the_order_is_tables_figures_and_the_rest():
     names = ["claims", "fig02_a", "sensitivity", "tab10_b", "controls", "tab02_c", "tab02_c--seeds-1"]
     order = ["tab02_c", "tab10_b", "fig02_a", "controls", "sensitivity", "claims", "tab02_c--seeds-1"]
-    assert pages._sorted(names, ()) == order
+    assert pages._sorted(names) == order
 
 
 def test_a_page_whose_result_is_gone_goes_and_other_files_stay(root):
