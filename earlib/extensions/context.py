@@ -1,0 +1,436 @@
+"""Context: a turn is found by its session's date and words, its neighbours and plain features, each a learned weight.
+
+The memory that is returned stays the turn. The first stage learns nothing: one vector and at most one text read by
+BM25, fused by reciprocal rank. The weights re-rank its candidates; they are learned from the citations of the critic,
+which sees as many slates of a training question as in EAR. An adapter of the query can be learned on top of them, from
+the same citations.
+"""
+
+import itertools
+import re
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from earlib.core import randomness
+from earlib.core.config import VARIANTS, Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.objective import listwise_loss
+from earlib.core.ordering import best
+from earlib.data import candidates as first_stage
+from earlib.data.cache import content_hash
+from earlib.data.encoders import encode
+from earlib.data.words import Words, content_words
+from earlib.experiments import measures, runs, settings
+
+PARTS = ("date", "neighbours", "session", "words", "features")
+COMBINATIONS = tuple(frozenset(of) for n in range(len(PARTS) + 1) for of in itertools.combinations(PARTS, n))
+# The parts that a score needs; one that needs none is in every combination. The last ones are features of a turn.
+NEEDS = {
+    "vector: turn": (),
+    "vector: date": ("date",),
+    "vector: window": ("neighbours",),
+    "vector: before": ("neighbours",),
+    "vector: after": ("neighbours",),
+    "vector: session": ("session",),
+    "words: turn": ("words",),
+    "words: date": ("words", "date"),
+    "words: before": ("words", "neighbours"),
+    "words: window": ("words", "neighbours"),
+    "words: window and date": ("words", "neighbours", "date"),
+    "words: session": ("words", "session"),
+}
+FEATURES = ("length", "first of the session", "question", "question before", "digits", "picture", "when", "speaker")
+NEEDS |= {name: ("features",) for name in FEATURES}
+RELATIVE = re.compile(
+    r"\b(yesterday|today|tonight|tomorrow|ago|last|next|week(end)?|month|year|recently|just|(mon|tues|wednes|thurs|fri"
+    r"|satur|sun)day)\b",
+    re.IGNORECASE,
+)
+TEMPERATURE = 0.05  # by which cosines are divided beside the weights
+RIDGE = 1.0  # penalty of the squared weights, each of a score of deviation 1, against the sum over questions
+STEPS = (0, 5, 10, 20)  # of the adapter's learning, to choose from
+RATE = 3e-4  # step of Adam
+
+
+class Context(NamedTuple):
+    """Scores of all turns of each question's conversation; shorter conversations are padded to T turns."""
+
+    found: first_stage.Candidates  # its bank holds the turns alone; index [N, T]
+    held: torch.Tensor  # [N, T] bool; False: padding
+    values: dict  # [N, T] float32 by the names of NEEDS
+    vectors: dict  # [M, d] by name
+
+    def mean(self):
+        """The mean of the vectors of a turn's own texts, of unit length, `[M, d]`."""
+        own = sum(of for name, of in self.vectors.items() if name != "session")
+        return torch.nn.functional.normalize(own, dim=-1)
+
+
+# -- texts and scores --------------------------------------------------------------------------------------------------
+
+
+def beside(turns, step):
+    """Number of the turn so many before (negative) or behind each turn of its session; -1 if there is none."""
+    session, number = _sessions(turns), np.arange(len(turns)) + step
+    inside = (number >= 0) & (number < len(turns))
+    return np.where(inside & (session[number.clip(0, len(turns) - 1)] == session), number, -1)
+
+
+def _sessions(turns):
+    return np.unique([f"{turn.scope}\n{turn.session}" for turn in turns], return_inverse=True)[1]
+
+
+def texts(turns):
+    """Search texts of each turn by name; `session` is the same for all turns of one."""
+    before, after, sessions = beside(turns, -1), beside(turns, 1), {}
+
+    def joined(number, *others):
+        return "\n".join(turns[one].text for one in sorted((number, *others)) if one >= 0)
+
+    for turn in turns:
+        sessions.setdefault((turn.scope, turn.session), []).append(turn.text)
+    made = {"turn": [turn.text for turn in turns], "date": [_dated(turn, turn.text) for turn in turns]}
+    made["before"] = [joined(number, before[number]) for number in range(len(turns))]
+    made["window"] = [joined(number, before[number], after[number]) for number in range(len(turns))]
+    made["window and date"] = [_dated(turn, text) for turn, text in zip(turns, made["window"], strict=True)]
+    return made | {"session": ["\n".join(sessions[turn.scope, turn.session]) for turn in turns]}
+
+
+def _dated(turn, text):
+    return f"[{turn.date}] {text}" if turn.date else text
+
+
+def features(turns, queries):
+    """Plain features by name: of each turn `[M]`, of each question and turn `[N, M]` for the last two."""
+    speaker, said = zip(*(turn.text.partition(": ")[::2] for turn in turns), strict=True)
+    spoken, before = [one.partition(" [shares ")[0] for one in said], beside(turns, -1)
+    asks = np.array(["?" in one for one in spoken], float)
+    asked = [set(re.findall(r"\w+", query.text.lower())) for query in queries]
+    people = {one: set(re.findall(r"\w+", one.lower())) or {""} for one in set(speaker)}
+    named = {one: np.array([words <= of for of in asked], float) for one, words in people.items()}
+    when = np.array([query.text.lower().startswith("when") for query in queries], float)
+    relative = np.array([bool(RELATIVE.search(one)) for one in spoken], float)
+    of_turn = {
+        "length": np.log1p([len(one.split()) for one in spoken]),
+        "first of the session": (before < 0).astype(float),
+        "question": asks,
+        "question before": np.where(before < 0, 0, asks[before]),
+        "digits": np.array([any(map(str.isdigit, one)) for one in spoken], float),
+        "picture": np.array([" [shares " in one for one in said], float),
+    }
+    return of_turn | {"when": np.outer(when, relative), "speaker": np.stack([named[one] for one in speaker], 1)}
+
+
+def context(setting, encoded=("date", "window")):
+    """The `Context` of a setting's dialogue turns; `encoded` are the texts that have vectors beside the turn itself."""
+    searched = settings.benchmark(setting.dataset, setting.captions)
+    rows = [row for row, memory in enumerate(searched.memories) if memory.store == "dialogue"]
+    searched = replace(searched, memories=tuple(searched.memories[row] for row in rows))
+    plain, turns = settings.candidates_of(setting, Config().slate_size), searched.memories
+    vectors, read = {"turn": plain.bank[rows]}, texts(turns)
+    for name in encoded:
+        if name == "date":
+            dated = setting.model_copy(update={"dates": True})
+            vectors["date"] = settings.candidates_of(dated, Config().slate_size).bank[rows]
+        else:
+            vectors[name] = torch.from_numpy(encode(read[name], setting.encoder, device=setting.device))
+    session = _sessions(turns)
+    sums = torch.zeros(session.max() + 1, plain.bank.shape[1]).index_add_(0, torch.from_numpy(session), vectors["turn"])
+    vectors["session"] = torch.nn.functional.normalize(sums, dim=-1)[session]
+    scope, asked = (np.array([one.scope for one in many]) for many in (turns, searched.asked))
+    shape = len(asked), np.unique(scope, return_counts=True)[1].max()
+    names = [name for name, needs in NEEDS.items() if "words" in needs or "features" in needs]
+    names = [f"vector: {name}" for name in vectors] + ["vector: before", "vector: after", *names]
+    values, index = {name: torch.zeros(shape) for name in names}, torch.full(shape, -1)
+    plain_features, near = features(turns, searched.asked), {"before": beside(turns, -1), "after": beside(turns, 1)}
+    for one in dict.fromkeys(asked):
+        at, held = np.flatnonzero(asked == one), np.flatnonzero(scope == one)
+        block, inside = np.ix_(at, np.arange(len(held))), np.ones(len(held), bool)
+        index[block] = torch.from_numpy(held).expand(len(at), -1)
+        for name, of_turn in vectors.items():
+            values[f"vector: {name}"][block] = (plain.query[at].double() @ of_turn[held].double().T).float()
+        for name, other in near.items():
+            there = torch.from_numpy(np.searchsorted(held, other[held]).clip(max=len(held) - 1))
+            beside_it = values["vector: turn"][block][:, there]
+            values[f"vector: {name}"][block] = beside_it * torch.from_numpy(other[held] >= 0)
+        for name in read:
+            words = Words()
+            words.append([read[name][row] for row in held])
+            scores = np.stack([words.scores(searched.asked[number].text, inside) for number in at])
+            values[f"words: {name}"][block] = first_stage.of_largest(torch.from_numpy(scores))
+        for name, of in plain_features.items():
+            values[name][block] = torch.from_numpy(of[np.ix_(at, held)] if of.ndim == 2 else of[held]).float()
+    found, held = replace(plain, bank=vectors["turn"]), index >= 0
+    found = replace(
+        found, **first_stage.chosen(searched, index.clamp(min=0), "dialogue"), stores=("dialogue",) * len(rows)
+    )
+    return Context(replace(found, gold=found.gold & held), held, values, vectors)
+
+
+# -- the first stage, which learns nothing -----------------------------------------------------------------------------
+
+
+def forms(context):
+    """First stages to choose from: the vectors of one or of two texts (their mean), with or without a text of words."""
+    names = [name for name in context.vectors if name != "session"]
+    dense = [(name,) for name in names] + list(itertools.combinations(names[1:], 2)) + [("turn", "before", "after")]
+    words = ["", *(name.removeprefix("words: ") for name in NEEDS if name.startswith("words: "))]
+    return list(itertools.product(dense, words))
+
+
+def first_stages(context, depth):
+    """Turns in the order of each of the `forms`, `[N, depth]` places among T: cosines, or their ranks and BM25's."""
+    dense = {of: sum(context.values[f"vector: {name}"].double() for name in of) for of, _ in forms(context)}
+    read = {word: context.values[f"words: {word}"].double() for _, word in forms(context) if word}
+    worth = {of: _reciprocals(context, scores) for of, scores in dense.items()}
+    worth |= {word: _reciprocals(context, scores).where(scores > 0, 0) for word, scores in read.items()}
+
+    def score(of, word):
+        return worth[of] + worth[word] if word else dense[of]
+
+    return {form: best(score(*form).masked_fill(~context.held, -torch.inf), depth) for form in forms(context)}
+
+
+def _reciprocals(context, scores):
+    order = best(scores.masked_fill(~context.held, -torch.inf), scores.shape[1])
+    return torch.zeros_like(scores).scatter(1, order, first_stage.reciprocals(scores.shape[1]).expand_as(order))
+
+
+def recall(context, numbers, slates):
+    """Strict Recall@5 of questions by number, 0 or 1, from their slates `[n, s]`; NaN without gold."""
+    return measures.measure(context.found, torch.as_tensor(numbers)[None], slates[None])[0, 0]
+
+
+# -- what is learned ---------------------------------------------------------------------------------------------------
+
+
+class Cited(NamedTuple):
+    """A first stage's candidates, and what the critic says of the best of them."""
+
+    order: torch.Tensor  # [N, depth] places among T
+    values: np.ndarray  # [N, depth, F] float64, in the order of the context's
+    cited: np.ndarray  # [N, shown] bool
+
+    def vectors(self, context, numbers, depth, dtype):
+        """Vectors of some questions, `[n, d]`, and of their first candidates, `[n, depth, d]`."""
+        rows = context.found.index[numbers].gather(1, self.order[numbers, :depth])
+        return context.found.query[numbers].to(dtype), context.mean()[rows].to(dtype)
+
+    def slates(self, numbers, scores):
+        """The five best candidates of some questions by scores `[n, depth]`, as places among T."""
+        return self.order[numbers].gather(1, best(torch.from_numpy(scores), Config().slate_size))
+
+
+def cite(context, order, seed):
+    """Show each question's candidates to the simulated critic, five at a time, with as many calls as EAR makes."""
+    config, (N, depth) = Config(), order.shape
+    shown = min(config.rounds * config.slate_size, depth // config.slate_size * config.slate_size)
+    gold, numbers = context.found.gold.gather(1, order)[:, :shown], torch.arange(N)[None]
+    uniforms = randomness.draw(config, (seed,), numbers, shown, N, "train")
+    critic, parts = SimulatedCritic(config, gold), []
+    for call, places in enumerate(torch.arange(shown).split(config.slate_size)):
+        slates = places.expand(1, N, -1)
+        parts.append(critic(numbers, slates, uniforms.critic[:, :, call])[0][0] > 0)
+    values = np.stack([one.gather(1, order).double().numpy() for one in context.values.values()], -1)
+    return Cited(order, values, torch.cat(parts, -1).numpy())
+
+
+def learn(values, cited, at):
+    """Weights of all scores, 0 but for those numbered `at`: Newton's method on the softmax loss with a ridge.
+
+    Scores of the candidates that were shown, `[n, K, F]`, and which of them were cited, `[n, K]`; the mean over the
+    cited ones i of a question is -z_i + log sum over the shown ones l of exp z_l. Scores are scaled to deviation 1.
+    """
+    counted, width = cited.any(1) & ~cited.all(1), values.shape[-1]
+    values, target = values[counted][..., at], cited[counted] / cited[counted].sum(1, keepdims=True)
+    scale = np.sqrt(((values - values.mean(1, keepdims=True)) ** 2).sum((0, 1)) / max(1, target.size))
+    scale[scale < 1e-9] = np.inf  # the same for all candidates: it ranks nothing
+    scaled = values / scale
+    w, wanted = np.zeros(len(at)), (scaled * target[..., None]).sum((0, 1))
+
+    def loss(w):
+        z = scaled @ w
+        top = z.max(1, keepdims=True, initial=-np.inf)
+        weight = np.exp(z - top)
+        return (np.log(weight.sum(1)) + top[:, 0]).sum() - wanted @ w + RIDGE / 2 * w @ w, weight
+
+    now, weight = loss(w)
+    for _ in range(30):
+        p = weight / weight.sum(1, keepdims=True)
+        mean = np.einsum("nk,nkf->nf", p, scaled)
+        flat = (scaled * np.sqrt(p)[..., None]).reshape(-1, len(w))
+        slope = mean.sum(0) - wanted + RIDGE * w
+        step = np.linalg.solve(flat.T @ flat - mean.T @ mean + RIDGE * np.eye(len(w)), slope)
+        while (tried := loss(w - step))[0] > now + 1e-9 and np.abs(step).max() > 1e-9:
+            step /= 2
+        w, (now, weight) = w - step, tried
+        if np.abs(step).max() < 1e-6:
+            break
+    whole = np.zeros(width)
+    whole[at] = w / scale
+    return whole
+
+
+def adapt(context, of, scores, numbers, dtype):
+    """Matrices W after each of STEPS, which add (W q) . m / 0.05 to the `scores` of the weights, `[n, depth]`.
+
+    Full-batch Adam from 0 on the same loss of the same citations.
+    """
+    shown = of.cited.shape[1]
+    kept = of.cited[numbers].any(1) & ~of.cited[numbers].all(1)
+    useful, start = torch.from_numpy(of.cited[numbers][kept]), torch.from_numpy(scores[kept, :shown]).to(dtype)
+    query, memory = of.vectors(context, numbers[kept], shown, dtype)
+    W = torch.zeros(query.shape[1], query.shape[1], dtype=dtype, requires_grad=True)
+    optimizer, made = torch.optim.Adam([W], RATE), {0: W.detach().clone()}
+    for step in range(1, max(STEPS) + 1):
+        z = start + torch.einsum("nd,nkd->nk", query @ W.T, memory) / TEMPERATURE
+        loss = listwise_loss("softmax", z, useful, torch.ones_like(useful)).mean()
+        (W.grad,) = torch.autograd.grad(loss, W)
+        optimizer.step()
+        made |= {step: W.detach().clone()} if step in STEPS else {}
+    return made
+
+
+# -- the choice, by folds of the training questions --------------------------------------------------------------------
+
+
+def folds(scopes, setting, training, count):
+    """Parts of the training questions, `count` at most: of whole conversations where the split is by conversation."""
+    if setting.split != "conversation":
+        return np.array_split(training, count)
+    of = np.asarray(scopes)[training]
+    names = np.array(list(dict.fromkeys(of)))
+    return [training[np.isin(of, some)] for some in np.array_split(names, min(count, len(names)))]
+
+
+class Learned(NamedTuple):
+    """What one seed chose, and the slates of its evaluation questions `[E, s]`, places among T, by system."""
+
+    form: tuple  # first stage
+    parts: frozenset  # combination of weights
+    simplest: frozenset  # of those within a point of it on the folds the one of fewest parts
+    steps: int  # of the adapter
+    reached: dict  # Recall@5 in percent on the folds, by combination
+    evaluation: np.ndarray  # [E]
+    slates: dict  # "nothing", each of COMBINATIONS, "chosen", "adapter", and numbers of questions learned from
+
+
+def study(context, setting, seed, orders, count=3, learned_from=()):
+    """Choose and learn with one seed, from the `first_stages`; gold labels of training questions alone choose."""
+    training, evaluation = settings.split(context.found.scopes, setting, seed)
+    first = {form: order[:, : Config().slate_size] for form, order in orders.items()}
+    form = max(first, key=lambda one: np.nanmean(recall(context, training, first[one][training])))
+    of, dtype = cite(context, orders[form], seed), getattr(torch, setting.dtype)
+    parts = folds(context.found.scopes, setting, training, count)
+
+    def weigh(combination, numbers, asked):
+        """Scores of the candidates of the asked questions, by weights that some others taught."""
+        at = [place for place, name in enumerate(context.values) if combination.issuperset(NEEDS[name])]
+        return of.values[asked] @ learn(of.values[numbers, : of.cited.shape[1]], of.cited[numbers], at)
+
+    def with_adapter(combination, numbers, asked):
+        """The same with an adapter, by its number of steps."""
+        both = weigh(combination, numbers, np.concatenate([numbers, asked]))
+        start, scores = both[: len(numbers)], both[len(numbers) :]
+        query, memory = of.vectors(context, asked, None, dtype)
+        for step, W in adapt(context, of, start, numbers, dtype).items():
+            added = torch.einsum("nd,nkd->nk", query @ W.T, memory).double().numpy() / TEMPERATURE
+            yield step, of.slates(asked, scores + added)
+
+    def on_folds(answer):
+        """Recall@5 of each choice over all folds, each answered by what was learned from the others."""
+        found = {}
+        for part in parts:
+            for choice, slates in answer(np.setdiff1d(training, part), part):
+                found.setdefault(choice, []).append(recall(context, part, slates))
+        return {choice: 100 * np.nanmean(np.concatenate(values)) for choice, values in found.items()}
+
+    def by_weights(numbers, asked):
+        return ((one, of.slates(asked, weigh(one, numbers, asked))) for one in COMBINATIONS)
+
+    reached = on_folds(by_weights)
+    chosen = max(reached, key=reached.get)
+    near = [one for one in COMBINATIONS if reached[one] >= reached[chosen] - 1]
+    simplest = max(near, key=lambda one: (-len(one), reached[one]))
+    steps = on_folds(lambda numbers, asked: with_adapter(chosen, numbers, asked))
+    step = max(steps, key=steps.get)
+    slates = {"nothing": first[form][evaluation]} | dict(by_weights(training, evaluation))
+    slates |= {
+        "chosen": slates[chosen],
+        "simplest": slates[simplest],
+        "adapter": dict(with_adapter(chosen, training, evaluation))[step],
+    }
+    for number in learned_from:
+        slates[number] = of.slates(evaluation, weigh(COMBINATIONS[-1], training[:number], evaluation))
+    return Learned(form, chosen, simplest, step, reached, evaluation, slates)
+
+
+# -- the paper's systems, and the price --------------------------------------------------------------------------------
+
+
+def with_candidates(context, setting, learned, orders, name):
+    """Answers of a variant of the paper whose K candidates each seed's own first stage found, with the mean vectors."""
+    variant, parts = VARIANTS[name], {}
+    config = Config(**variant.changes)
+    for form in dict.fromkeys(one.form for one in learned):
+        seeds = [seed for seed, one in enumerate(learned) if one.form == form]
+        order = orders[form][:, : config.depth]
+        index, gold = context.found.index.gather(1, order), context.found.gold.gather(1, order)
+        found = replace(context.found, bank=context.mean(), index=index, gold=gold)
+        splits = {seed: settings.split(found.scopes, setting, seed) for seed in seeds}
+        inputs = [found.fingerprint(), setting.model_dump(), config.model_dump(), seeds, runs.algorithm()]
+        job = runs.Job(setting, config, found, splits, content_hash(inputs))
+        result = runs.cached(job)
+        if result is None:
+            result = runs.compute_run(*job[:-1])
+            runs.keep(job, result)
+        for at, seed in enumerate(seeds):
+            held = result.queries[at] >= 0
+            asked, slates = result.queries[at][held], result.slates[int(variant.explorer)][:, at, held].T
+            parts[seed] = asked, order[asked].gather(1, torch.from_numpy(slates.astype(np.int64)))
+    return answers(context, [parts[seed] for seed in range(len(learned))])
+
+
+def answers(context, parts):
+    """`runs.Answers` from question numbers, `[E]`, and slates, `[E, s]`, of each seed."""
+    return runs.answered(context.found, [(torch.from_numpy(asked)[None], slates[None]) for asked, slates in parts])
+
+
+def price(context, setting, repeats=50):
+    """Bytes a turn and milliseconds a question, in the longest conversation, of the turn's vector alone, the weights of
+    all parts, and these with an adapter, by name; without the encoding of the question, which all need.
+    """
+    searched = settings.benchmark(setting.dataset, setting.captions)
+    scope, count = Counter(one.scope for one in searched.memories if one.store == "dialogue").most_common(1)[0]
+    turns = [one for one in searched.memories if (one.scope, one.store) == (scope, "dialogue")]
+    asked = [query for query in searched.asked if query.scope == scope][:repeats]
+    vectors, indexes, alive = [one[:count] for one in context.vectors.values()], [], np.ones(count, bool)
+    for read in texts(turns).values():
+        indexes.append(Words())
+        indexes[-1].append(read)
+    plain = np.zeros((count, len(FEATURES)))
+    weights, W = np.ones(len(vectors) + len(indexes) + len(FEATURES)), torch.eye(vectors[0].shape[1])
+
+    def score(query, vector, parts):
+        if not parts:
+            return vectors[0] @ vector
+        read = [words.scores(query.text, alive) for words in indexes]
+        total = np.column_stack([*(one @ vector for one in vectors), *read, plain]) @ weights
+        return torch.from_numpy(total) + (vectors[0] @ (W @ vector) if parts > 1 else 0)
+
+    own = 4 * vectors[0].shape[1]
+    postings = 8 * sum(len(set(words)) for read in texts(turns).values() for words in content_words(read)) / count
+    every, made = own * (len(vectors) - 1) + postings + 4 * len(FEATURES), {}
+    for parts, (name, size) in enumerate((("nothing", own), ("weights", every), ("adapter and weights", every))):
+        spent = []
+        for query, vector in zip(asked, context.found.query, strict=False):
+            begun = time.perf_counter()
+            best(score(query, vector, parts), Config().slate_size)
+            spent.append(1000 * (time.perf_counter() - begun))
+        made[name] = size, float(np.median(spent))
+    return made
