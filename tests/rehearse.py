@@ -44,6 +44,7 @@ SMALLER = {
     "ext03_candidates": {"rates": [1e-4], "starts": [0.2], "passes": [1], "depths": [10, 50]},
     "ext04_explorer": {"rates": [1e-4], "repeats": 1},
     "ext05_drift": {"rates": [2e-4]},
+    "ext06_context": {"folds": 2, "learned_from": [50], "systems": ["rmm"]},
     "fig02_walkthrough": {"learned": 40},
     "fig07_retrievers": {"rates": [1e-4], "width_seeds": 1},
     "large_banks": {"memories": 2000, "queries": 10},

@@ -9,7 +9,7 @@ the same citations.
 import itertools
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -106,7 +106,7 @@ def _dated(turn, text):
 
 
 def features(turns, queries):
-    """Plain features by name: of each turn `[M]`, of each question and turn `[N, M]` for the last two."""
+    """Plain features of each question and turn by name, `[n, m]`."""
     speaker, said = zip(*(turn.text.partition(": ")[::2] for turn in turns), strict=True)
     spoken, before = [one.partition(" [shares ")[0] for one in said], beside(turns, -1)
     asks = np.array(["?" in one for one in spoken], float)
@@ -123,6 +123,7 @@ def features(turns, queries):
         "digits": np.array([any(map(str.isdigit, one)) for one in spoken], float),
         "picture": np.array([" [shares " in one for one in said], float),
     }
+    of_turn = {name: np.tile(of, (len(queries), 1)) for name, of in of_turn.items()}
     return of_turn | {"when": np.outer(when, relative), "speaker": np.stack([named[one] for one in speaker], 1)}
 
 
@@ -132,44 +133,43 @@ def context(setting, encoded=("date", "window")):
     rows = [row for row, memory in enumerate(searched.memories) if memory.store == "dialogue"]
     searched = replace(searched, memories=tuple(searched.memories[row] for row in rows))
     plain, turns = settings.candidates_of(setting, Config().slate_size), searched.memories
-    vectors, read = {"turn": plain.bank[rows]}, texts(turns)
+    vectors, read, session = {"turn": plain.bank[rows]}, texts(turns), _sessions(turns)
     for name in encoded:
         if name == "date":
             dated = setting.model_copy(update={"dates": True})
-            vectors["date"] = settings.candidates_of(dated, Config().slate_size).bank[rows]
+            vectors[name] = settings.candidates_of(dated, Config().slate_size).bank[rows]
         else:
             vectors[name] = torch.from_numpy(encode(read[name], setting.encoder, device=setting.device))
-    session = _sessions(turns)
     sums = torch.zeros(session.max() + 1, plain.bank.shape[1]).index_add_(0, torch.from_numpy(session), vectors["turn"])
     vectors["session"] = torch.nn.functional.normalize(sums, dim=-1)[session]
     scope, asked = (np.array([one.scope for one in many]) for many in (turns, searched.asked))
     shape = len(asked), np.unique(scope, return_counts=True)[1].max()
-    names = [name for name, needs in NEEDS.items() if "words" in needs or "features" in needs]
-    names = [f"vector: {name}" for name in vectors] + ["vector: before", "vector: after", *names]
-    values, index = {name: torch.zeros(shape) for name in names}, torch.full(shape, -1)
-    plain_features, near = features(turns, searched.asked), {"before": beside(turns, -1), "after": beside(turns, 1)}
+    values, index = defaultdict(lambda: torch.zeros(shape)), torch.full(shape, -1)
     for one in dict.fromkeys(asked):
         at, held = np.flatnonzero(asked == one), np.flatnonzero(scope == one)
-        block, inside = np.ix_(at, np.arange(len(held))), np.ones(len(held), bool)
+        block = np.ix_(at, np.arange(len(held)))
         index[block] = torch.from_numpy(held).expand(len(at), -1)
-        for name, of_turn in vectors.items():
-            values[f"vector: {name}"][block] = (plain.query[at].double() @ of_turn[held].double().T).float()
-        for name, other in near.items():
-            there = torch.from_numpy(np.searchsorted(held, other[held]).clip(max=len(held) - 1))
-            beside_it = values["vector: turn"][block][:, there]
-            values[f"vector: {name}"][block] = beside_it * torch.from_numpy(other[held] >= 0)
-        for name in read:
-            words = Words()
-            words.append([read[name][row] for row in held])
-            scores = np.stack([words.scores(searched.asked[number].text, inside) for number in at])
-            values[f"words: {name}"][block] = first_stage.of_largest(torch.from_numpy(scores))
-        for name, of in plain_features.items():
-            values[name][block] = torch.from_numpy(of[np.ix_(at, held)] if of.ndim == 2 else of[held]).float()
-    found, held = replace(plain, bank=vectors["turn"]), index >= 0
-    found = replace(
-        found, **first_stage.chosen(searched, index.clamp(min=0), "dialogue"), stores=("dialogue",) * len(rows)
-    )
-    return Context(replace(found, gold=found.gold & held), held, values, vectors)
+        own = {name: of[held].double() for name, of in vectors.items()}
+        among = [turns[row] for row in held], [searched.asked[number] for number in at]
+        for name, scores in _scores(plain.query[at].double(), own, *among).items():
+            values[name][block] = torch.as_tensor(scores).float()
+    found, held = first_stage.chosen(searched, index.clamp(min=0), "dialogue"), index >= 0
+    found["gold"] &= held
+    return Context(replace(plain, bank=vectors["turn"], **found, stores=()), held, dict(values), vectors)
+
+
+def _scores(query, vectors, turns, queries):
+    """Scores of NEEDS of all turns of a conversation for its questions, `[n, m]` by name."""
+    made, alive = {f"vector: {name}": query @ of.T for name, of in vectors.items()}, np.ones(len(turns), bool)
+    for name, step in (("before", -1), ("after", 1)):
+        other = torch.from_numpy(beside(turns, step))
+        made[f"vector: {name}"] = made["vector: turn"][:, other] * (other >= 0)
+    for name, read in texts(turns).items():
+        words = Words()
+        words.append(read)
+        scores = torch.from_numpy(np.stack([words.scores(query.text, alive) for query in queries]))
+        made[f"words: {name}"] = first_stage.of_largest(scores)
+    return made | features(turns, queries)
 
 
 # -- the first stage, which learns nothing -----------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def folds(scopes, setting, training, count):
 
 
 class Learned(NamedTuple):
-    """What one seed chose, and the slates of its evaluation questions `[E, s]`, places among T, by system."""
+    """Choices of one seed, and the slates of its evaluation questions `[E, s]`, places among T, by system."""
 
     form: tuple  # first stage
     parts: frozenset  # combination of weights
@@ -408,29 +408,29 @@ def price(context, setting, repeats=50):
     searched = settings.benchmark(setting.dataset, setting.captions)
     scope, count = Counter(one.scope for one in searched.memories if one.store == "dialogue").most_common(1)[0]
     turns = [one for one in searched.memories if (one.scope, one.store) == (scope, "dialogue")]
-    asked = [query for query in searched.asked if query.scope == scope][:repeats]
+    asked = [query.text for query in searched.asked if query.scope == scope][:repeats]
     vectors, indexes, alive = [one[:count] for one in context.vectors.values()], [], np.ones(count, bool)
     for read in texts(turns).values():
         indexes.append(Words())
         indexes[-1].append(read)
-    plain = np.zeros((count, len(FEATURES)))
     weights, W = np.ones(len(vectors) + len(indexes) + len(FEATURES)), torch.eye(vectors[0].shape[1])
+    plain = np.zeros((count, len(FEATURES)))
 
-    def score(query, vector, parts):
+    def score(text, vector, parts):
         if not parts:
             return vectors[0] @ vector
-        read = [words.scores(query.text, alive) for words in indexes]
+        read = [words.scores(text, alive) for words in indexes]
         total = np.column_stack([*(one @ vector for one in vectors), *read, plain]) @ weights
         return torch.from_numpy(total) + (vectors[0] @ (W @ vector) if parts > 1 else 0)
 
-    own = 4 * vectors[0].shape[1]
+    own, made = 4 * vectors[0].shape[1], {}
     postings = 8 * sum(len(set(words)) for read in texts(turns).values() for words in content_words(read)) / count
-    every, made = own * (len(vectors) - 1) + postings + 4 * len(FEATURES), {}
+    every = own * (len(vectors) - 1) + postings + 4 * len(FEATURES)
     for parts, (name, size) in enumerate((("nothing", own), ("weights", every), ("adapter and weights", every))):
         spent = []
-        for query, vector in zip(asked, context.found.query, strict=False):
+        for text, vector in zip(asked, context.found.query, strict=False):
             begun = time.perf_counter()
-            best(score(query, vector, parts), Config().slate_size)
+            best(score(text, vector, parts), Config().slate_size)
             spent.append(1000 * (time.perf_counter() - begun))
         made[name] = size, float(np.median(spent))
     return made

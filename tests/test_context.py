@@ -1,0 +1,175 @@
+"""Context of a turn: neighbours, dates and features, the weights learned on them, and what may choose."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+
+from earlib.data.benchmarks import Memory, Query
+from earlib.experiments import runs, settings
+from earlib.experiments.settings import Setting
+from earlib.extensions import context
+
+TOY = {"dataset": "toy", "seeds": 2, "dtype": "float64"}
+LINES = st.sampled_from(["Ann: Was it 5?", "Bob: Yes, yesterday.", "Ann: Fine [shares a cat]", "no speaker", ""])
+SESSIONS = st.lists(st.lists(LINES, min_size=1, max_size=5), min_size=1, max_size=6)
+
+
+def turns_of(sessions):
+    """Turns of conversations A and B, whose sessions have the same names."""
+    return [
+        Memory(f"{at}/{number}/{place}", "AB"[at % 2], "dialogue", f"S{at // 2}", f"day {at}", text)
+        for at, number in enumerate(range(len(sessions)))
+        for place, text in enumerate(sessions[number])
+    ]
+
+
+@cache
+def scored():
+    return context.context(Setting(**TOY), ("date",))
+
+
+@cache
+def orders():
+    return context.first_stages(scored(), 40)
+
+
+@given(SESSIONS, st.integers(-3, 3))
+def test_a_neighbour_never_crosses_the_border_of_a_session(sessions, step):
+    turns = turns_of(sessions)
+    for number, other in enumerate(context.beside(turns, step)):
+        there = number + step
+        same = 0 <= there < len(turns) and turns[there].id.split("/")[:2] == turns[number].id.split("/")[:2]
+        assert other == (there if same else -1)
+
+
+@given(SESSIONS)
+def test_texts_hold_what_was_said_in_the_session_and_its_own_date(sessions):
+    turns = turns_of(sessions)
+    read, start = context.texts(turns), 0
+    for at, said in enumerate(sessions):
+        for place, text in enumerate(said):
+            number = start + place
+            assert read["turn"][number] == text and read["date"][number] == f"[day {at}] {text}"
+            assert read["before"][number] == "\n".join(said[max(0, place - 1) : place + 1])
+            assert read["window"][number] == "\n".join(said[max(0, place - 1) : place + 2])
+            assert read["window and date"][number] == f"[day {at}] {read['window'][number]}"
+            assert read["session"][number] == "\n".join(said)
+        start += len(said)
+
+
+@given(SESSIONS, st.sampled_from(["When did Ann go?", "Did Bob go?", "What is it", ""]))
+def test_features_are_of_the_question_s_text_alone_and_equal_for_equal_turns(sessions, text):
+    turns = turns_of(sessions)
+    asked = [Query("q", "A", text, "", "temporal", ()), Query("r", "A", text, "5 May", "other", ("0/0/0",), "5 May")]
+    found = context.features(turns, asked)
+    assert list(found) == list(context.FEATURES)
+    before = context.beside(turns, -1)
+    for number, turn in enumerate(turns):
+        assert found["when"][0, number] == (text.startswith("When") and "yesterday" in turn.text)
+        named = [name for name in ("Ann", "Bob") if name in text and turn.text.startswith(name)]
+        assert found["speaker"][0, number] == len(named)
+        assert found["question before"][0, number] == (before[number] >= 0 and "?" in turns[before[number]].text)
+        assert found["picture"][0, number] == ("[shares" in turn.text) and found["digits"][0, number] == (
+            "5" in turn.text
+        )
+    for of in found.values():  # the same question, asked on another date and with another answer
+        assert np.array_equal(of[0], of[1])
+
+
+def test_turns_that_say_the_same_among_the_same_get_the_same_scores():
+    found, asked = scored(), settings.benchmark("toy")
+    texts = [one.text for one in asked.memories if one.store == "dialogue"]
+    alone = [name for name in context.NEEDS if name in found.values and name.endswith("turn")]
+    pairs = 0
+    for number, (rows, held) in enumerate(zip(found.found.index.tolist(), found.held.tolist(), strict=True)):
+        first = {}
+        for place, row in enumerate(rows):
+            twin = first.setdefault(texts[row], place) if held[place] else place
+            pairs += twin != place
+            assert all(found.values[name][number, twin] == found.values[name][number, place] for name in alone)
+    assert len(alone) == 2 and pairs
+
+
+def plain_loss(w, values, cited):
+    total = context.RIDGE / 2 * w @ w
+    for of, useful in zip(values, cited, strict=True):
+        if useful.any() and not useful.all():
+            total += logsumexp(of @ w) - (of @ w)[useful].mean()
+    return total
+
+
+@given(st.integers(0, 10**6))
+def test_weights_are_the_minimum_whatever_the_order_of_candidates(seed):
+    rng = np.random.default_rng(seed)
+    values, cited = rng.normal(size=(9, 6, 4)), rng.random((9, 6)) < rng.random()
+    values[..., 3] = 7.0  # the same for all: it ranks nothing
+    counted = cited.any(1) & ~cited.all(1)
+    w = context.learn(values, cited, [0, 2, 3])
+    assert w.shape == (4,) and w[1] == w[3] == 0 and (counted.any() or not w.any())
+    away = values[counted] - values[counted].mean(1, keepdims=True)
+    scale = np.sqrt((away**2).mean((0, 1)))[[0, 2]] if counted.any() else np.ones(2)
+    scaled, best = values[..., [0, 2]] / scale, w[[0, 2]] * scale
+    least = plain_loss(best, scaled, cited)
+    for _ in range(8):
+        assert plain_loss(best + rng.normal(size=2) * 1e-3, scaled, cited) >= least
+    order = rng.permutation(6)
+    assert np.allclose(context.learn(values[:, order], cited[:, order], [0, 2, 3]), w, atol=1e-6)
+
+
+@pytest.mark.parametrize("split", ["random", "conversation"])
+def test_nothing_of_the_evaluation_questions_enters_what_is_chosen_and_learned(split):
+    setting, found = Setting(**TOY, split=split), scored()
+    training, evaluation = settings.split(found.found.scopes, setting, 0)
+    gold = found.found.gold.clone()
+    gold[evaluation] = gold[evaluation].roll(1, dims=1).roll(1, dims=0)
+    other = found._replace(found=replace(found.found, gold=gold))
+    one, same = (context.study(of, setting, 0, orders(), 2, (10,)) for of in (found, other))
+    assert one[:5] == same[:5] and np.array_equal(one.evaluation, evaluation)
+    assert all(torch.equal(slates, same.slates[name]) for name, slates in one.slates.items())
+    gold = found.found.gold.clone()
+    gold[training] = gold[training].roll(1, dims=1)
+    wrong = context.study(found._replace(found=replace(found.found, gold=gold)), setting, 0, orders(), 2)
+    assert wrong.reached != one.reached  # those of the training questions do
+
+
+def test_the_turn_alone_is_the_retriever_and_an_adapter_starts_from_the_weights():
+    setting, found = Setting(**TOY), scored()
+    order = orders()[("turn",), ""]
+    parts = [settings.split(found.found.scopes, setting, seed)[1] for seed in range(2)]
+    alone = context.answers(found, [(part, order[part, :5]) for part in parts])
+    static = runs.answers(setting, "retriever")
+    assert np.array_equal(alone.values, static.values, equal_nan=True)
+    assert np.array_equal(alone.queries, static.queries)
+    of, numbers = context.cite(found, order, 0), np.arange(30)
+    made = context.adapt(found, of, np.zeros((30, 40)), numbers, torch.float64)
+    assert list(made) == list(context.STEPS) and not made[0].any() and made[5].any()
+
+
+@pytest.mark.parametrize("split", ["random", "conversation"])
+def test_folds_hold_each_training_question_once(split):
+    setting, scopes = Setting(**TOY, split=split), scored().found.scopes
+    training, _ = settings.split(scopes, setting, 1)
+    parts = context.folds(scopes, setting, training, 3)
+    assert len(parts) == 3 and sorted(np.concatenate(parts)) == sorted(training)
+    if split == "conversation":
+        held = [{scopes[number] for number in part} for part in parts]
+        assert sum(map(len, held)) == len(set().union(*held))
+
+
+def test_the_paper_s_systems_re_rank_the_candidates_of_each_seed_s_first_stage():
+    setting, found = Setting(**TOY), scored()
+    learned = [context.study(found, setting, seed, orders(), 2) for seed in range(2)]
+    for name in ("rmm", "ear"):
+        answered = context.with_candidates(found, setting, learned, orders(), name)
+        for seed, one in enumerate(learned):
+            held = answered.queries[seed] >= 0
+            assert np.array_equal(answered.queries[seed, held], one.evaluation)
+            among = orders()[one.form][one.evaluation, :20].tolist()
+            slates = answered.slates[seed, held].tolist()
+            assert all(set(slate) <= set(of) for slate, of in zip(slates, among, strict=True))
