@@ -13,7 +13,7 @@ from earlib.core.config import Config
 from earlib.experiments import runs, settings
 from earlib.experiments.settings import Setting
 from earlib.harness import tables
-from earlib.llm import answers, grading, models, planted, teaching
+from earlib.llm import answers, grading, models, teaching
 from earlib.llm.answers import Panel
 
 SETTING = Setting(dataset="toy", seeds=2)
@@ -245,7 +245,6 @@ def test_whatever_keeps_a_reply_away_leaves_a_dash_and_the_reason(fault, server,
     if fault in ("the key", "no key", "no server"):  # from the first request on
         rows = answers.judge_rows(panel(), SETTING, reached, "retriever")
         rows += teaching.critic_rows(SETTING, Config(), 4, llm="m")
-        rows += planted.attack_rows(SETTING, planted.on_critic(SETTING, 4), "m")
         assert {(row["measured"], row["reason"]) for row in rows} == {(None, reason)}
 
 

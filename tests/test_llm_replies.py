@@ -85,33 +85,6 @@ def test_threads_share_a_store(tmp_path):
     assert len(found) == 8 and set(found) == {store.get("a").text}
 
 
-def line(key, text="x", status="ok", **changes):
-    entry = {"key": key, "model": "m", "endpoint": "e", "status": status, "text": text}
-    return json.dumps(entry | {"prompt_tokens": 1, "completion_tokens": 2} | changes).encode()
-
-
-def test_replies_of_an_earlier_version_are_taken_over_once(tmp_path, stored, recwarn):
-    old = tmp_path / "replies.jsonl"
-    old.write_bytes(line("a", "one") + b"\n" + line("b", "", "empty") + b"\n" + line("a", "second") + b"\n")
-    store = ReplyStore(tmp_path / "replies.sqlite")
-    assert store.get("a") == Reply("one", "ok", 1, 2, cached=True) and store.get("b").status == "empty"
-    assert len(stored(store.path)) == 2 and not recwarn.list
-    old.write_bytes(line("c"))  # it is not read again
-    assert ReplyStore(store.path).get("c") is None
-
-
-@settings(max_examples=15)
-@given(st.binary(max_size=60).map(lambda junk: junk.replace(b"\n", b" ").replace(b"\r", b" ")), st.integers(1, 100))
-def test_lines_of_an_earlier_version_that_hold_no_reply_are_left_out_with_a_warning(tmp_path_factory, junk, cut):
-    folder = tmp_path_factory.mktemp("old")
-    lines = [junk, line("a"), line("b", status="failed"), line("c", prompt_tokens="1"), line("d")[:-cut]]
-    (folder / "replies.jsonl").write_bytes(b"\n".join(lines))
-    store = ReplyStore(folder / "replies.sqlite")
-    with pytest.warns(UserWarning, match="replies.jsonl: 4 of 5 lines cannot be read .* asked again"):
-        assert store.get("a").text == "x"
-    assert [store.get(key) for key in "bcd"] == [None] * 3
-
-
 @pytest.mark.parametrize("damage", [b"no database at all", b""], ids=["foreign", "within"])
 def test_a_file_that_cannot_be_read_is_named_with_the_next_step(tmp_path, damage):
     store = ReplyStore(tmp_path / "r.sqlite")

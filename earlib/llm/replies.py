@@ -5,16 +5,14 @@ import json
 import os
 import sqlite3
 import threading
-import warnings
 from contextlib import contextmanager
 from typing import Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from earlib.llm import Reply
 
 WAIT = 60.0  # seconds that a process waits for another one's write
-OLD_FILE = "replies.jsonl"  # a JSON object a line, as earlier versions kept replies; taken over once
 TABLE = """CREATE TABLE replies (key TEXT PRIMARY KEY, model TEXT, endpoint TEXT, status TEXT NOT NULL,
     text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL) WITHOUT ROWID"""
 INSERT = (
@@ -24,7 +22,7 @@ SELECT = "SELECT text, status, prompt_tokens, completion_tokens FROM replies WHE
 
 
 class Entry(BaseModel, strict=True):
-    """A row of the store, and a line of the file that preceded it."""
+    """A row of the store."""
 
     key: str
     model: str | None = None
@@ -55,7 +53,7 @@ class ReplyStore:
 
     def get(self, key):
         """Reply of a key; None if there is none."""
-        if self._database is None and not self.path.exists() and not self.path.with_name(OLD_FILE).exists():
+        if self._database is None and not self.path.exists():
             return None
         with self._opened("read") as database:
             found = database.execute(SELECT, (key,)).fetchone()
@@ -92,21 +90,6 @@ class ReplyStore:
             database.execute("BEGIN IMMEDIATE")
             if not database.execute("PRAGMA user_version").fetchone()[0]:
                 database.execute(TABLE)
-                database.executemany(INSERT, self._old_replies())
                 database.execute("PRAGMA user_version = 1")
             database.execute("COMMIT")
         return database
-
-    def _old_replies(self):
-        """Replies of the file that preceded this store, which stays as it is."""
-        old = self.path.with_name(OLD_FILE)
-        lines, entries = old.read_bytes().splitlines() if old.exists() else [], []
-        for line in lines:
-            try:
-                entries.append(Entry.model_validate_json(line).model_dump())
-            except ValidationError:  # half written, as a kill leaves it, or damaged
-                continue
-        if len(entries) < len(lines):
-            unread = f"{len(lines) - len(entries)} of {len(lines)} lines cannot be read"
-            warnings.warn(f"{old}: {unread} and are left out; what is missing is asked again", stacklevel=5)
-        return entries
