@@ -465,7 +465,12 @@ def test_a_record_of_other_data_or_another_encoder_is_not_used(folder, what, sev
     same = {name: made_of()[what][name], "diagnostic": "1" * 64}
     change(folder, "tab02_main_results", provenance=content["provenance"] | {what: same})
     assert verdict(folder, "up_to_over_retriever").part is not None
-    assert verdict(folder, "up_to_over_retriever", **{what: {}}).part is None  # nothing is known of it
+    assert verdict(folder, "up_to_over_retriever", **{what: {"another": "0"}}).part is None  # nothing is known of it
+
+
+def test_without_any_dataset_at_hand_there_is_no_ledger(tmp_path):
+    with pytest.raises(ValueError, match="at least one dataset at hand"):
+        claims.read_runs("laptop", {"dataset": {}, "encoder": {"minilm": "0"}}, folder=tmp_path)
 
 
 def test_it_is_told_whether_the_records_have_one_source():

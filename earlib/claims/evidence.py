@@ -57,7 +57,14 @@ def read_runs(profile, present, also=(), folder=None):
     Returns
     -------
     Runs
+
+    Raises
+    ------
+    ValueError
+        If none of the datasets is at hand, so that no record could be checked.
     """
+    if not present["dataset"]:
+        raise ValueError("present: dataset: expected at least one dataset at hand; `make data` fetches LoCoMo")
     folder, runs = folder or paths.records(), Runs(profile, present, {}, {})
     more = {short: [] for short in RECORDS}
     for one in (profile, *also):
