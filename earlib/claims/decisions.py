@@ -93,9 +93,7 @@ def _places(claim, runs):
             held |= dict.fromkeys((dataset, encoder) for encoder in claim["encoders"] or usual)
     chosen = [place for place in held if place[0] in datasets] or [(None, None)]
     apart = [key in claim["apart"] for key in ("dataset", "encoder")]
-    return [
-        *dict.fromkeys(tuple(name if own else None for name, own in zip(one, apart, strict=True)) for one in chosen)
-    ]
+    return [*dict.fromkeys((one[0] if apart[0] else None, one[1] if apart[1] else None) for one in chosen)]
 
 
 def _ids(question):
@@ -109,18 +107,13 @@ def _read(piece, runs):
     """The finding on a part with the readings under which it stands; what one decides the other way depends on it."""
     if piece.region is None or piece.part is None or piece.part.pair is None:
         return piece
-    tried = under_readings(runs, piece.part.pair)
-    tried = {": ".join(one): judged(part, *piece.region).verdict for one, part in tried.items()}
-    if not tried:
-        return piece
+    tried = under_readings(runs, piece.part.pair).items()
+    tried = {": ".join(one): judged(part, *piece.region).verdict for one, part in tried}
     same = sum(verdict == piece.verdict for verdict in tried.values())
-    piece = piece._replace(readings=f"{same} of {len(tried)}")
-    against = [one for one, verdict in tried.items() if verdict == OPPOSITE.get(piece.verdict)]
-    if not against:
-        return piece
-    return piece._replace(
-        verdict=DEPENDS, reason=f"{piece.reason}; {OPPOSITE[piece.verdict]} under {', '.join(against)}"
-    )
+    piece = piece._replace(readings=f"{same} of {len(tried)}" if tried else None)
+    against = ", ".join(one for one, verdict in tried.items() if verdict == OPPOSITE.get(piece.verdict))
+    told = f"{piece.reason}; {OPPOSITE.get(piece.verdict)} under {against}"
+    return piece._replace(verdict=DEPENDS, reason=told) if against else piece
 
 
 def _beside(runs, part):
@@ -146,7 +139,7 @@ def claim_rows(runs):
     """
     decided = {id: decide(id, runs) for id in claim_texts()}
     tested = _tested(found for _, *both_splits in decided.values() for found in both_splits)
-    only = {key: (*names,)[0] if len(names) == 1 else ", ".join(names) for key, names in runs.present.items()}
+    dataset, encoders = ", ".join(runs.present["dataset"]), [*runs.present["encoder"]]
     splits = [record["parameters"].get("split") for record in runs.records.values()]
     names = {MAIN: next(filter(None, splits), "random")}
     every, made = runs.together(), []
@@ -164,17 +157,18 @@ def claim_rows(runs):
                 values |= {"reported_reason": printed.reason}
                 if text["number"] and set(runs.present["dataset"]) <= set(paper.DATASETS):
                     values["against"] = {"dataset": None, "encoder": None, **text["number"]}
-            made.append(records.row(only["dataset"], only["encoder"], None, text["metric"], **about, **values))
+            made.append(
+                records.row(
+                    dataset, encoders[0] if len(encoders) == 1 else None, None, text["metric"], **about, **values
+                )
+            )
     return made
 
 
 def _tested(findings):
     """Corrected p (Holm) of each distinct comparison among the parts of the ledger."""
-    raw = {}
-    for found in findings:
-        for piece in found.pieces:
-            if piece.part is not None and piece.part.comparison and piece.part.p is not None:
-                raw.setdefault(piece.part.comparison, piece.part.p)
+    parts = [piece.part for found in findings for piece in found.pieces if piece.part is not None]
+    raw = {part.comparison: part.p for part in reversed(parts) if part.comparison and part.p is not None}
     return dict(zip(raw, map(float, holm([*raw.values()])), strict=True))
 
 

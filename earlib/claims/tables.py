@@ -89,12 +89,11 @@ def show_words(frame, caption=""):
 def show_claims(record, section):
     rows = [row for row in record["rows"] if claim_texts()[row["claim"]]["section"] == section]
     tested = {row["comparison"] for row in record["rows"] if row.get("corrected") is not None}
-    where = f"Measured on {paper.label(rows[0]['dataset'])} with {paper.label(rows[0]['encoder'])}"
     tests = (
         "p: permutation test over questions, corrected (Holm) with those of all parts of the ledger" if tested else ""
     )
     marked = f"* {records.SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
-    caption = ". ".join(filter(None, [where, tests, marked]))
+    caption = ". ".join(filter(None, [record["title"], tests, marked]))
     return HTML(f"<h3>{section}</h3>\n{show_words(claims_table(record, section), f'{caption}.').data}")
 
 
