@@ -1,9 +1,12 @@
 """An agent's life with an `EARMemory`: it is asked one question after another, answers from its memory, and learns.
 
-Each question is tested before it is learned from. The agent remembers every dialogue turn of a benchmark. Its feedback
+Each question is tested before it is learned from; or a stream of feedback is learned from, right or wrong, and other
+questions are the test. The agent remembers every dialogue turn of a benchmark. Its feedback
 is simulated, and sees gold.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +21,7 @@ from earlib.memory import PRESETS, EARMemory, Preset
 SHOWN = 5  # memories returned for a question
 STILL = 1e-12  # a learning rate that moves nothing
 WEIGHTS = (0.15, 0.3, 0.45, 0.6, 0.9)  # of the score by words, for `run_fixed`
+CITED = 0.1  # weight of a memory's own rate of citations, for `CitationRate`; chosen within the streams' questions
 _BEST = PRESETS["best"]
 
 
@@ -30,7 +34,7 @@ class Way(NamedTuple):
 
 
 def _changed(**changes):
-    """The best preset with other hyper-parameters."""
+    """The best preset with an adapter, and other hyper-parameters."""
     return Preset(_BEST.config.model_copy(update=changes), words=True)
 
 
@@ -40,6 +44,7 @@ WAYS = {
     "memory_ceiling": Way(_BEST, "no", order="gold"),
     "memory_words": Way(_changed(learning_rate=STILL, side_start=0.0), "feedback"),
     "memory_paper": Way(PRESETS["paper"], "feedback"),
+    "memory_adapter": Way(PRESETS["adapter"], "feedback"),
     "memory_feedback": Way(_BEST, "feedback"),
     "memory_reflection": Way(_BEST, "reflection"),
 }
@@ -73,7 +78,11 @@ def run_lives(setting, way, questions=None):
         order = np.random.default_rng(seed).permutation(len(benchmark.asked))[:questions]
         lives.append((order, *_life(benchmark, encoder, gold, order, way, seed)))
     queries, returned, weight = zip(*lives, strict=True)
-    queries = np.stack(queries)
+    return _lived(np.stack(queries), returned, weight, gold)
+
+
+def _lived(queries, returned, weight, gold):
+    """The results of lives, from the ids that were returned for each question."""
     found, count = np.zeros(queries.shape, int), np.array([len(one) for one in gold])
     for at, number in np.ndenumerate(queries):
         found[at] = len(gold[number].intersection(returned[at[0]][at[1]]))
@@ -100,9 +109,7 @@ def _life(benchmark, encoder, gold, order, way, seed):
     def critic(query, ids, texts):
         return SimulatedCritic(way.preset.config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
 
-    memory = EARMemory(encoder, way.preset, critic, seed, getattr(torch, devices.dtype()))
-    turns = [one for one in benchmark.memories if one.store == "dialogue"]
-    memory.add([one.text for one in turns], [one.id for one in turns])
+    memory = _remembering(benchmark, encoder, way, critic, seed)
     returned = []
     for asked["now"] in order.tolist():
         text, relevant = benchmark.asked[asked["now"]].text, gold[asked["now"]]
@@ -117,6 +124,14 @@ def _life(benchmark, encoder, gold, order, way, seed):
         elif way.learns == "reflection":
             memory.reflect(text)
     return returned, memory.weight
+
+
+def _remembering(benchmark, encoder, way, critic, seed):
+    """A memory of every dialogue turn."""
+    memory = EARMemory(encoder, way.preset, critic, seed, getattr(torch, devices.dtype()))
+    turns = [one for one in benchmark.memories if one.store == "dialogue"]
+    memory.add([one.text for one in turns], [one.id for one in turns])
+    return memory
 
 
 def along(setting, lives, every):
@@ -146,6 +161,131 @@ def _rows(setting, lives, stretch, baseline, **about):
         (row,) = comparisons.rows(setting, way, values, queries, None if way == baseline else against, **about)
         row.pop("split")  # nothing is split: every question is asked once, and counts
         made.append(row)
+    return made
+
+
+class Stream(NamedTuple):
+    """A stream of feedback: its length as a share of the usual one, and what is said of the memories shown."""
+
+    length: float
+    label: Callable  # (rng, useful, at) -> labels of the memories shown, None where nothing is said; `at` in [0, 1)
+
+
+def _flipped(share):
+    return lambda rng, useful, at: [one != (rng.random() < share) for one in useful]
+
+
+def _wrong_click(rng, useful, at):
+    """For 30 % of the questions one useless memory is clicked, and no other."""
+    others = [place for place, one in enumerate(useful) if not one]
+    if rng.random() >= 0.3 or not others:
+        return useful
+    clicked = rng.choice(others)
+    return [place == clicked for place in range(len(useful))]
+
+
+STREAMS = {
+    "right": Stream(1, lambda rng, useful, at: useful),
+    "right, a fifth as many": Stream(0.2, lambda rng, useful, at: useful),
+    "only the useful ones named": Stream(1, lambda rng, useful, at: [one or None for one in useful]),
+    "right, for one question in five": Stream(1, lambda rng, useful, at: useful if rng.random() < 0.2 else None),
+    "10 % flipped": Stream(1, _flipped(0.1)),
+    "a wrong click for 30 % of the questions": Stream(1, _wrong_click),
+    "30 % flipped": Stream(1, _flipped(0.3)),
+    "always the first": Stream(1, lambda rng, useful, at: [place == 0 for place in range(len(useful))]),
+    "inverted, then right": Stream(2, lambda rng, useful, at: useful if at >= 0.5 else [not one for one in useful]),
+    "one unrelated memory, a tenth as many": Stream(0.1, None),
+    "one unrelated memory, two fifths as many": Stream(0.4, None),
+}
+
+
+class CitationRate:
+    """The simplest rival: a memory's own rate of citations is added to its score."""
+
+    def __init__(self, memory):
+        self.memory, self.cited, self.shown = memory, Counter(), Counter()
+
+    def retrieve(self, query, k):
+        found = self.memory.retrieve(query, self.memory.config.depth)
+        rated = [one.score + CITED * self.cited[one.id] / (1 + self.shown[one.id]) for one in found]
+        return [found[at] for at in np.argsort(-np.array(rated), kind="stable")[:k]]
+
+    def feedback(self, query, ids, labels):
+        self.shown.update(ids)
+        self.cited.update(id for id, label in zip(ids, labels, strict=True) if label)
+
+
+def run_streams(setting, way, streams=tuple(STREAMS), length=500):
+    """Let a memory learn from streams of feedback, then test it on other questions.
+
+    Parameters
+    ----------
+    setting : Setting
+        Dataset, encoder and seeds; a seed has its own order of the questions. The first 2 `length` may be learned from,
+        the others are the test.
+    way : str
+        "memory_rate" for `CitationRate`, "memory_still", or one of `WAYS` that learns from feedback.
+    streams : sequence of str
+        Names in `STREAMS`.
+    length : int
+        Questions of a stream of usual length.
+
+    Returns
+    -------
+    dict of Life
+        By stream.
+    """
+    benchmark = settings.benchmark(setting.dataset)
+    if 2 * length >= len(benchmark.asked):
+        raise ValueError(f"length = {length}: expected less than half of the {len(benchmark.asked)} questions")
+    encoder, gold, found = _lookup(benchmark, setting.encoder), _gold(benchmark), {}
+    for name in streams:
+        tests, returned, weights = [], [], []
+        for seed in range(setting.seeds):
+            order = np.random.default_rng(seed).permutation(len(benchmark.asked))
+            memory = _remembering(benchmark, encoder, WAYS.get(way, WAYS["memory_still"]), None, seed)
+            taught = CitationRate(memory) if way == "memory_rate" else memory
+            if way != "memory_still":
+                _teach(taught, benchmark, gold, order[: round(length * STREAMS[name].length)], name, seed)
+            tests.append(order[2 * length :])
+            texts = [benchmark.asked[number].text for number in tests[-1]]
+            returned.append([[one.id for one in taught.retrieve(text, SHOWN)] for text in texts])
+            weights.append(memory.weight)
+        found[name] = _lived(np.stack(tests), returned, weights, gold)
+    return found
+
+
+def _teach(memory, benchmark, gold, order, name, seed):
+    """Give a memory a stream's feedback on the memories that it returns, or on one that has to do with none."""
+    rng, stream = np.random.default_rng([seed, 1]), STREAMS[name]
+    turns = [one.id for one in benchmark.memories if one.store == "dialogue"]
+    unrelated = turns[rng.integers(len(turns))]
+    for at, number in enumerate(order):
+        text = benchmark.asked[number].text
+        if stream.label is None:
+            memory.feedback(text, [unrelated], [True])
+            continue
+        ids = [one.id for one in memory.retrieve(text, SHOWN)]
+        labels = stream.label(rng, [id in gold[number] for id in ids], at / len(order))
+        if labels is not None and any(label is not None for label in labels):
+            memory.feedback(text, ids, labels)
+
+
+def streamed(setting, lives, still):
+    """Rows of Recall@5 after each stream, with the key `stream`, compared with a memory that does not learn.
+
+    `lives` are results of `run_streams` by way, `still` those of "memory_still", of any one stream.
+    """
+    made, (base,) = [], still.values()
+    for way, streams in {"memory_still": still, **lives}.items():
+        for name, life in streams.items():
+            against = None if way == "memory_still" else base.values[:1]
+            about = {} if way == "memory_still" else {"stream": name}
+            (row,) = comparisons.rows(
+                setting, way, life.values[:1], life.queries, against, part="after a stream", **about
+            )
+            row.pop("split")
+            made.append(row)
     return made
 
 

@@ -2,7 +2,8 @@
 
 from earlib.memory.critics import by_model
 from earlib.memory.ear_memory import EARMemory
+from earlib.memory.features import plain_features
 from earlib.memory.presets import PRESETS, Preset
 from earlib.memory.snapshot import Found
 
-__all__ = ["PRESETS", "EARMemory", "Found", "Preset", "by_model"]
+__all__ = ["PRESETS", "EARMemory", "Found", "Preset", "by_model", "plain_features"]

@@ -24,7 +24,7 @@ from earlib.core.explorer import explore
 from earlib.core.ordering import best
 from earlib.data.encoders import sequence
 from earlib.memory.critics import query_critic
-from earlib.memory.folder import Add, Feedback, Remove
+from earlib.memory.folder import Add, Feedback, Learning, Remove
 from earlib.memory.snapshot import Found, check_present
 from earlib.memory.stored_memory import StoredMemory
 from earlib.memory.validation import (
@@ -33,15 +33,17 @@ from earlib.memory.validation import (
     check_ids,
     check_label,
     check_memory_texts,
+    check_name,
     check_query,
     check_whole_number,
 )
+from earlib.memory.weights import WeightLearner
 
 Id = int | str
 
 
 class EARMemory(StoredMemory):
-    """Memories that are retrieved by an adapter which learns from feedback.
+    """Memories whose ranking learns from feedback, and is served only while it is better than before.
 
     Parameters
     ----------
@@ -50,7 +52,7 @@ class EARMemory(StoredMemory):
         the hub. Or `(texts, kind) -> [n, d]` with kind "memory" or "query", of any texts: `save` has it embed a
         sentence of its own, by which `load` recognises it. The last 1,000 queries are not encoded again.
     preset : str or Preset
-        "best", "paper", or one of your own.
+        "best", which learns a few weights; "adapter", "paper", which learn an adapter; or one of your own.
     critic : callable, optional
         `(query, ids, texts) -> critic` as in `earlib.core.critic` for this one query, whose K candidates are these
         memories; `by_model` makes one of a language model. It is asked where feedback has no label.
@@ -59,7 +61,11 @@ class EARMemory(StoredMemory):
     dtype : torch.dtype
         Of the adapter and its updates, torch.float32 or torch.float64. Embeddings of memories are kept in float16.
     experiences : int
-        Number of feedbacks that are kept for replay; the oldest is dropped first. What was learned from it stays.
+        Number of feedbacks that are kept, for replay by an adapter; the oldest is dropped first. Weights are learned
+        from at most 500.
+    features : callable, optional
+        `(query, texts) -> [n, F]`: features of memories, of the order of one, whose weights are learned; default:
+        `earlib.memory.plain_features`.
 
     Raises
     ------
@@ -77,7 +83,7 @@ class EARMemory(StoredMemory):
     @property
     def weight(self) -> float:
         """Weight of the score by words beside the adapter's; learned, from the configuration's start."""
-        return self._state.now.weight
+        return float(self._state.now.weights[0])
 
     def ids(self) -> list[Id]:
         """List the ids of all memories, in the order in which they were added."""
@@ -179,7 +185,7 @@ class EARMemory(StoredMemory):
             return []
         vector = self._vector(query)
         rows, side = now.candidates(query, vector, self.config.depth, self.by_words)
-        scores = now.scores(vector, rows, side)[0].flatten()
+        scores = now.scores(query, vector, rows, side)[0].flatten()
         order = best(scores, k)
         rows, scores = rows[order], scores[order]
         if len(rows) < min(k, now.size):
@@ -187,7 +193,7 @@ class EARMemory(StoredMemory):
             new = torch.isin(more, rows, invert=True).nonzero().flatten()[: k - len(rows)]
             more, side = more[new], side[new]
             # Scored apart: a product of another size may round differently, and change what comes first.
-            scores = torch.cat([scores, now.scores(vector, more, side)[0].flatten()]).cummin(0).values
+            scores = torch.cat([scores, now.scores(query, vector, more, side)[0].flatten()]).cummin(0).values
             rows = torch.cat([rows, more])
         found = zip(rows.tolist(), scores.tolist(), strict=True)
         return [Found(now.ids[row], now.texts[row], score) for row, score in found]
@@ -200,8 +206,12 @@ class EARMemory(StoredMemory):
         rows, _ = now.candidates(query, self._vector(query), self.config.depth, self.by_words)
         return [now.ids[row] for row in rows.tolist()]
 
-    def feedback(self, query: str, ids: Sequence[Id], labels: Sequence[Any] | None = None) -> int:
-        """Learn which memories were useful for a query: one update of the adapter, made as a whole or not at all.
+    def feedback(
+        self, query: str, ids: Sequence[Id], labels: Sequence[Any] | None = None, source: str | None = None
+    ) -> int:
+        """Learn which memories were useful for a query: one update, made as a whole or not at all.
+
+        Where none is labelled as not useful, what stands first and is not among the useful ones is the other side.
 
         Parameters
         ----------
@@ -211,6 +221,9 @@ class EARMemory(StoredMemory):
         labels : sequence, optional
             True or 1 for a useful one, False, 0 or -1 for another; None where the critic is asked. Left out, the critic
             is asked about all. A memory without a label from either counts as not shown.
+
+        source : str, optional
+            Who says so. Of each source that is named only the newest 10 feedbacks count for the learned weights.
 
         Returns
         -------
@@ -226,6 +239,7 @@ class EARMemory(StoredMemory):
             If the adapter would diverge; it stays as it was.
         """
         query, ids, now = check_query(query), check_ids(ids), self._state.now
+        source = None if source is None else str(check_id(source, "source"))
         check_present(now, ids)
         if not ids:
             raise ValueError("ids: expected at least one")
@@ -245,7 +259,7 @@ class EARMemory(StoredMemory):
             citations, readable = (part.flatten().tolist() for part in ask(0, torch.arange(len(asked))[None, None]))
             for at, citation, could in zip(unknown, citations, readable, strict=True):
                 labels[at] = citation > 0 if could else None
-        return self._learn(query, [ids], [labels])
+        return self._learn(query, [ids], [labels], source)
 
     def reflect(self, query: str) -> dict[Id, float]:
         """Exploratory Reflection: the critic judges the Explorer's T slates, then the adapter is updated once.
@@ -274,7 +288,7 @@ class EARMemory(StoredMemory):
             raise ValueError("critic: expected one, to be asked about the Explorer's slates")
         vector = self._vector(query)
         rows, side = now.candidates(query, vector, config.depth, self.by_words)
-        scores, adapted, length = now.scores(vector, rows, side)
+        scores, adapted, length = now.scores(query, vector, rows, side)
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
         ask = self._critic(query, [now.ids[row] for row in rows], [now.texts[row] for row in rows])
         config = config.model_copy(update={"slate_size": min(config.slate_size, len(rows))})
@@ -286,6 +300,36 @@ class EARMemory(StoredMemory):
         shown, cited = told.shown.flatten(), told.cited.flatten()
         return {now.ids[rows[at]]: float(cited[at] / shown[at]) for at in shown.nonzero().flatten().tolist()}
 
+    def reset_learning(self) -> None:
+        """Forget all that was learned from feedback; the memories stay, and so do snapshots."""
+        self._write(lambda: self._change(Learning(action="reset")))
+
+    def keep_learning(self, name: str) -> None:
+        """Keep a snapshot of what was learned so far, in the memory and its folder; an earlier one of the name goes."""
+        self._write(lambda: self._change(Learning(action="keep", name=check_name(name))))
+
+    def restore_learning(self, name: str) -> None:
+        """Go back to what `keep_learning` kept under a name; a ValueError if there is no such snapshot."""
+        self._write(lambda: self._change(Learning(action="restore", name=check_name(name))))
+
+    def stats(self) -> dict[str, Any]:
+        """Tell how much was learned from, and how well.
+
+        Returns
+        -------
+        dict
+            Numbers of `memories` and `feedbacks`, and names of `snapshots`. With learned weights also which ranking is
+            `served`; on how many of the last hundred feedbacks that count both were `tested`; what share of the pairs
+            of a useful memory and another one was in the `right` order by each, "learned" and "at first"; and the
+            learned `weights`, that of words first.
+        """
+        return self._write(self._stats)
+
+    def _stats(self):
+        state = self._state
+        told = {"memories": state.now.size, "feedbacks": state.learner.known, "snapshots": list(state.kept)}
+        return told | (state.learner.record() if isinstance(state.learner, WeightLearner) else {})
+
     def _vector(self, query):
         self._write.check_process()
         return self._encode.query(query)
@@ -294,7 +338,7 @@ class EARMemory(StoredMemory):
         uniforms = randomness.live(self.config, self.seed, self._state.learner.known, self.config.depth).critic
         return query_critic(self.critic, query, ids, texts, uniforms)
 
-    def _learn(self, query, slates, labels):
+    def _learn(self, query, slates, labels, source=None):
         """Learn from the labels of some slates; the number of memories that have one."""
         vector = self._vector(query)
 
@@ -306,7 +350,7 @@ class EARMemory(StoredMemory):
                 for pair in zip(present, labels, strict=True)
             ]
             if any(id is not None for slate in present for id in slate):
-                self._change(Feedback(query=query, vector=vector, slates=present, labels=known))
+                self._change(Feedback(query=query, vector=vector, slates=present, labels=known, source=source))
             pairs = zip(sum(present, []), sum(known, []), strict=True)
             return len({id for id, label in pairs if label is not None})
 

@@ -56,6 +56,10 @@ class State(Checked):
     ids: list[int | str]
     texts: list[str]
     times: list[float]
+    # What folders of earlier versions lack: they hold memories with an adapter, and no snapshots of what was learned.
+    weights: bool = False
+    features: list[float] | None = None  # of a fixed question and text, by which the callable is recognised
+    snapshots: dict[str, int] = {}  # feedbacks that each had learned from
 
     @model_validator(mode="after")
     def _fits(self):
@@ -82,10 +86,18 @@ class Feedback(Checked, arbitrary_types_allowed=True):
     vector: np.ndarray
     slates: list[list[int | str | None]]
     labels: list[list[bool | None]]
+    source: str | None = None
 
 
-Change = Add | Remove | Feedback
-KINDS: dict[str, type[Change]] = {"add": Add, "remove": Remove, "feedback": Feedback}
+class Learning(Checked):
+    """A change of all that was learned: keep it under a name, restore what has that name, or reset it."""
+
+    action: Literal["keep", "restore", "reset"]
+    name: str = ""
+
+
+Change = Add | Remove | Feedback | Learning
+KINDS: dict[str, type[Change]] = {"add": Add, "remove": Remove, "feedback": Feedback, "learning": Learning}
 Memories = tuple[list, list[str], list[float], np.ndarray]  # ids, texts and times of all, and their embeddings [M, d]
 Read = TypeVar("Read", bound=Checked)
 

@@ -1,5 +1,6 @@
 """Readers' view of a memory: its contents at one moment, the first stage over them, and their scores."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ from earlib.core.ordering import best
 from earlib.data.candidates import of_largest, reciprocals
 from earlib.data.search import stream
 from earlib.data.words import Words
-from earlib.memory.validation import check_distinct
+from earlib.memory.validation import check_distinct, check_features
+from earlib.memory.weights import Cosine
 
 POOL = 4  # memories that each ranking contributes to the fusion, per candidate wanted
 
@@ -23,8 +25,8 @@ class Found(NamedTuple):
     id : int or str
     text : str
     score : float
-        By which the candidates are ranked: adapted cosine similarity and, where the preset looks for words, their
-        weighted score.
+        By which the candidates are ranked: cosine similarity, adapted where the preset has an adapter, and the weighted
+        score by words and features where it has those.
     """
 
     id: int | str
@@ -43,8 +45,9 @@ class Snapshot(NamedTuple):
     texts: list[str]
     times: list[float]  # seconds since 1970, when each was added
     words: Words
-    adapter: Adapter
-    weight: float  # of the score by words
+    adapter: Adapter | Cosine
+    weights: np.ndarray  # of the score by words, and of each feature
+    features: Callable[[str, list[str]], np.ndarray] | None = None
 
     @property
     def size(self) -> int:
@@ -101,17 +104,25 @@ class Snapshot(NamedTuple):
             wanted *= 4
 
     @torch.no_grad()
-    def scores(self, vector: np.ndarray, rows: torch.Tensor, side: torch.Tensor):
+    def scores(self, query: str, vector: np.ndarray, rows: torch.Tensor, side: torch.Tensor):
         """Scores of candidates by the adapter, `[1, 1, K]`, and what `gram` needs; equal texts share one score."""
         dtype = self.adapter.parameters[0].dtype
-        query, memory = torch.from_numpy(vector).to(dtype), self.bank[rows].to(dtype)
-        scores, adapted, length = self.adapter.score(query[None, None], memory[None])
+        asked, memory = torch.from_numpy(vector).to(dtype), self.bank[rows].to(dtype)
+        scores, adapted, length = self.adapter.score(asked[None, None], memory[None])
         if not scores.isfinite().all():
             raise FloatingPointError("the adapter diverged: scores are not finite; lower the learning rate")
-        scores = scores + self.weight * side.to(dtype)
+        scores = scores + self.weights[0].item() * side.to(dtype)
+        if self.weights[1:].any():
+            scores = scores + torch.from_numpy(self.features_of(query, rows) @ self.weights[1:]).to(dtype)
         first: dict[str, int] = {}
         twin = [first.setdefault(self.texts[row], at) for at, row in enumerate(rows.tolist())]
         return scores[..., twin], adapted, length
+
+    def features_of(self, query: str, rows: torch.Tensor) -> np.ndarray:
+        """Features of memories for a question, `[n, F]`."""
+        assert self.features is not None
+        texts = [self.texts[row] for row in rows.tolist()]
+        return check_features(self.features(query, texts), len(texts), len(self.weights) - 1)
 
     def without_removed(self):
         """Move the living memories together in their order; also the new row of each old one, 0 for removed ones."""

@@ -1,21 +1,25 @@
 """Memories and the learner that ranks them, as one writer changes them."""
 
+import hashlib
 from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from earlib.core.config import Config
 from earlib.core.explorer import tallied
 from earlib.core.replay import grown
 from earlib.data.candidates import of_largest
 from earlib.data.words import Words
-from earlib.memory.folder import Add, Change, Feedback, Memories, Remove, State
+from earlib.memory.folder import Add, Change, Feedback, Learning, Memories, Remove, State
 from earlib.memory.online import OnlineLearner
+from earlib.memory.presets import Preset
 from earlib.memory.snapshot import Snapshot, check_present
 from earlib.memory.validation import check_array, check_distinct
+from earlib.memory.weights import WeightLearner
 
 SPARSE = 1024  # removed rows above which the others are moved together, if more than half are removed
+
+Kept = tuple[dict[str, torch.Tensor], int]  # what was learned, and from how many feedbacks
 
 
 class MemoryState:
@@ -32,20 +36,29 @@ class MemoryState:
         The next number that is given as an id.
     """
 
-    def __init__(self, config: Config, by_words: bool, seed: int, dtype: torch.dtype, experiences: int):
-        self.config, self.by_words, self.seed, self.dtype, self.experiences = config, by_words, seed, dtype, experiences
+    def __init__(self, preset: Preset, features, width: int, seed: int, dtype: torch.dtype, experiences: int):
+        self.preset, self.config, self.by_words = preset, preset.config, preset.words
+        self.seed, self.dtype, self.experiences = seed, dtype, experiences
+        self.features, self._features = features, width  # and how many there are
         self.next = 0
+        self.kept: dict[str, Kept] = {}  # by name
         self.begin(0)
 
     def begin(self, width: int) -> None:
         """Show an empty memory whose embeddings have this width; row 0 is a unit vector that is never alive."""
         words, alive, self.width = Words(), np.zeros(1, bool), width
         words.append([""])
-        self.learner = OnlineLearner(self.config, width or 1, self.seed, self.dtype, self.experiences)
+        self.learner = self._new_learner()
         self._room = torch.nn.functional.one_hot(
             torch.zeros(1).long(), width or 1
         ).half()  # the bank, and room for more
-        self._show(Snapshot(self._room, alive, {}, {}, [None], [""], [0.0], words, *self.learner.ranking))
+        adapter, weights = self._ranking()
+        self._show(Snapshot(self._room, alive, {}, {}, [None], [""], [0.0], words, adapter, weights, self.features))
+
+    def _new_learner(self) -> OnlineLearner | WeightLearner:
+        if self.preset.weights:
+            return WeightLearner(self.config, self._features, self.dtype, self.experiences)
+        return OnlineLearner(self.config, self.width or 1, self.seed, self.dtype, self.experiences)
 
     def check(self, change: Change) -> None:
         """Refuse a change, a caller's or one read from a folder, that does not fit the memory."""
@@ -60,6 +73,13 @@ class MemoryState:
             check_array("vectors", change.vectors, np.float16, (count, self.width or change.vectors.shape[-1]))
         elif isinstance(change, Remove):
             check_present(self.now, change.ids)
+        elif isinstance(change, Learning):
+            if change.action == "restore" and change.name not in self.kept:
+                raise ValueError(
+                    f"name: {change.name!r}: expected one of {', '.join(self.kept) or 'those kept (none)'}"
+                )
+            if not self.width:
+                raise ValueError("the memory is empty: expected at least one memory, before which nothing is learned")
         else:
             shown = list(dict.fromkeys(id for slate in change.slates for id in slate))
             present = [id for id in shown if id is not None]
@@ -72,6 +92,7 @@ class MemoryState:
     def make(self, change: Change) -> None:
         """Make a change that `check` has accepted."""
         makers: dict[type, Callable[..., None]] = {Add: self.add, Remove: self.remove, Feedback: self.feedback}
+        makers[Learning] = self.learning
         makers[type(change)](**dict(change))
 
     def add(self, texts: list[str], ids: list, vectors: np.ndarray, times: list[float]) -> None:
@@ -99,8 +120,10 @@ class MemoryState:
         else:
             self._show(now)
 
-    def feedback(self, query: str, vector: np.ndarray, slates: list[list], labels: list[list]) -> None:
-        """Update the adapter: the candidates are the query's, with all memories that were shown among them."""
+    def feedback(
+        self, query: str, vector: np.ndarray, slates: list[list], labels: list[list], source: str | None
+    ) -> None:
+        """Learn: the candidates are the query's, with all memories that were shown among them."""
         now, K = self.now, self.config.depth
         rows, side = now.candidates(query, vector, K, self.by_words)
         shown = [[0 if id is None else now.place(id) for id in slate] for slate in slates]
@@ -115,14 +138,36 @@ class MemoryState:
         citations = torch.tensor([[0 if label is None else 2 * label - 1 for label in one] for one in labels])
         slate, citations = slate[None, None], citations[None, None]
         told = tallied(slate, citations, citations != 0, torch.zeros(1, 1, K, dtype=self.dtype))
+        if isinstance(self.learner, WeightLearner):
+            cosine = self.learner.cosine.score(
+                torch.from_numpy(vector).to(self.dtype)[None, None], now.bank[rows].to(self.dtype)[None]
+            )[0]
+            first = cosine.flatten().double() + self.config.side_start * side
+            x = np.column_stack([first, side, now.features_of(query, torch.tensor(rows))])
+            self.learner.learn(x, np.array(rows), told, source_number(source))
+            self._show_ranking()
+            return
         index, padded = torch.zeros(K, dtype=torch.int64), torch.zeros(K, dtype=torch.float64)
         index[: len(rows)], padded[: len(rows)] = torch.tensor(rows), side
         self.learner.learn(torch.from_numpy(vector).to(self.dtype), index, padded, told)
         self._show_ranking()
 
+    def learning(self, action: str, name: str) -> None:
+        """Keep what was learned, or change it as a whole."""
+        if action == "keep":
+            self.kept = self.kept | {name: (self.learner.state(), self.learner.known)}
+            return
+        learner = self._new_learner()
+        learner.bank, learner.alive = self.learner.bank, self.learner.alive
+        if action == "restore":
+            learner.restore(*self.kept[name])
+        self.learner = learner
+        self._show_ranking()
+
     def move(self, now: Snapshot, number: torch.Tensor) -> None:
         """Show memories that were moved together; readers keep what they have."""
         self.learner.renumber(number)
+        self.kept = self._kept(number)
         self._room = now.bank
         self._show(now)
 
@@ -132,21 +177,34 @@ class MemoryState:
         kept = slice(1, len(now.alive))
         memories = now.ids[kept], now.texts[kept], now.times[kept], now.bank[1:].numpy()
         plain = {"config": self.config.model_dump(), "words": self.by_words, "seed": self.seed}
+        plain |= {"weights": self.preset.weights, "snapshots": {name: known for name, (_, known) in self.kept.items()}}
         plain |= {"dtype": str(self.dtype).partition(".")[2], "experiences": self.experiences, "next": self.next}
         plain |= {"dimension": self.width or None, "known": self.learner.known}
         learned = self.learner.state(number) if self.width else {}
         tensors = {f"learner.{name}": values for name, values in learned.items()}
+        for at, (held, _) in enumerate(self._kept(number).values()):
+            tensors |= {f"snapshot {at}.{name}": values for name, values in held.items()}
         return plain, memories, tensors, None if number is None else (now, number)
 
     def restore(self, plain: State, bank: np.ndarray, tensors: dict[str, torch.Tensor]) -> None:
         """Become the memory of a folder's snapshot; nothing may have been added yet."""
-        odd = next((name for name in tensors if not name.startswith("learner.")), None)
-        if odd:
-            raise ValueError(f"{odd}: expected no tensor of this name")
+        parts: dict[str, dict[str, torch.Tensor]] = {
+            part: {} for part in ("learner", *(f"snapshot {at}" for at in range(len(plain.snapshots))))
+        }
+        for name, values in tensors.items():
+            part, _, rest = name.partition(".")
+            if part not in parts:
+                raise ValueError(f"{name}: expected no tensor of this name")
+            parts[part][rest] = values
+        learned, *kept = parts.values()
         if plain.dimension is not None:
             self.begin(plain.dimension)
             self.add(plain.texts, plain.ids, bank, plain.times)
-            self.learner.restore({name.removeprefix("learner."): one for name, one in tensors.items()}, plain.known)
+            self.kept = dict(zip(plain.snapshots, zip(kept, plain.snapshots.values(), strict=True), strict=True))
+            for name in self.kept:  # so that one which does not fit is refused now
+                self.learning("restore", name)
+            self.learning("reset", "")
+            self.learner.restore(learned, plain.known)
             self._show_ranking()
         self.next = plain.next
 
@@ -155,5 +213,21 @@ class MemoryState:
         self.learner.bank, self.learner.alive, self.now = now.bank, torch.from_numpy(now.alive), now
 
     def _show_ranking(self):
-        adapter, weight = self.learner.ranking
-        self._show(self.now._replace(adapter=adapter, weight=weight))
+        adapter, weights = self._ranking()
+        self._show(self.now._replace(adapter=adapter, weights=weights))
+
+    def _ranking(self):
+        adapter, weights = self.learner.ranking
+        return adapter, np.atleast_1d(weights)
+
+    def _kept(self, number):
+        """Snapshots of what was learned, with the memories' new rows by the old ones."""
+        if number is None:
+            return self.kept
+        moved = {name: held | {"index": number[held["index"]]} for name, (held, _) in self.kept.items()}
+        return {name: (held, self.kept[name][1]) for name, held in moved.items()}
+
+
+def source_number(source: str | None) -> int:
+    """Number by which feedback's source is told from others; 0 where none is given."""
+    return 0 if source is None else 1 + int.from_bytes(hashlib.sha256(source.encode()).digest()[:7])

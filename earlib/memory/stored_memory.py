@@ -6,11 +6,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from earlib.data import encoders
 from earlib.memory import validation
-from earlib.memory.encoding import MemoryEncoder
+from earlib.memory.encoding import PROBE, MemoryEncoder
+from earlib.memory.features import plain_features
 from earlib.memory.folder import Change, MemoryFolder, State
 from earlib.memory.presets import PRESETS, Preset, resolve_preset
 from earlib.memory.state import MemoryState
@@ -33,8 +35,10 @@ class StoredMemory:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         experiences: int = 10_000,
+        features: Function | None = None,
     ):
-        self.config, self.by_words = resolve_preset(preset)
+        self.preset = resolve_preset(preset)
+        self.config, self.by_words = self.preset.config, self.preset.words
         if not (isinstance(encoder, str) or callable(encoder)):
             raise TypeError(f"encoder: expected a name or a callable, found {type(encoder).__name__}")
         if not (critic is None or callable(critic)):
@@ -48,17 +52,24 @@ class StoredMemory:
         self._encode, self._write = MemoryEncoder(self.encoder), Writer()
         self._folder: MemoryFolder | None = None
         weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
-        parts = (self.config, self.by_words, self.seed, dtype, self.experiences)
+        if features is not None and not (callable(features) and self.preset.weights):
+            raise TypeError("features: expected a callable, and a preset that learns weights of them")
+        self.features = (features or plain_features) if self.preset.weights else None
+        self._of_probe: list[float] | None = None  # by which `load` recognises them
+        if self.features is not None:
+            self._of_probe = validation.check_features(self.features(PROBE, [PROBE]), 1)[0].tolist()
+        width = len(self._of_probe or ())
+        parts = (self.preset, self.features, width, self.seed, dtype, self.experiences)
         self._state: MemoryState = self._write(
             lambda: MemoryState(*parts)
         )  # its tensors are made in the thread's modes
 
     def __repr__(self) -> str:
         name = getattr(self.encoder, "name", None) or getattr(self.encoder, "__name__", type(self.encoder).__name__)
-        preset = next((name for name, one in PRESETS.items() if one == (self.config, self.by_words)), "of its own")
+        preset = next((name for name, one in PRESETS.items() if one == self.preset), "of its own")
         return (
             f"<EARMemory: encoder {name}, preset {preset}, {self._state.now.size:,} memories, "
-            f"{self._state.learner.held:,} of {self.experiences:,} experiences, "
+            f"{self._state.learner.held:,} of {self._state.learner.experiences:,} experiences, "
             f"folder {self._folder.path if self._folder else 'none'}>"
         )
 
@@ -130,12 +141,19 @@ class StoredMemory:
         """Write the state without removed memories; once it is written, they are dropped here too."""
         identity, tensors = self._encode.identity()
         plain, memories, learned, moved = self._state.parts()
+        plain["features"] = self._of_probe
         folder.write(plain | identity, memories, tensors | learned)
         if moved:
             self._state.move(*moved)
 
     @classmethod
-    def load(cls, path: FolderPath, encoder: str | Function | None = None, critic: Function | None = None) -> Self:
+    def load(
+        cls,
+        path: FolderPath,
+        encoder: str | Function | None = None,
+        critic: Function | None = None,
+        features: Function | None = None,
+    ) -> Self:
         """Return the memory that a folder holds; its changes are kept there from then on.
 
         Parameters
@@ -146,6 +164,8 @@ class StoredMemory:
             or an installed package has may be left out.
         critic : callable, optional
             As for a new memory.
+        features : callable, optional
+            The callable of before, if there was one.
 
         Returns
         -------
@@ -154,15 +174,15 @@ class StoredMemory:
         Raises
         ------
         TypeError, ValueError
-            If the path is none, the folder holds no memory, one of another version or a damaged one, or the encoder is
-            another.
+            If the path is none, the folder holds no memory, one of another version or a damaged one, or the encoder or
+            the features are others.
         OSError
             If the folder cannot be written; a BlockingIOError if it is open in another memory.
         """
         folder = MemoryFolder(validation.check_folder(path))
         try:
             plain, bank, tensors, changes = folder.read()
-            named, preset = plain.encoder_name, Preset(plain.config, plain.words)
+            named, preset = plain.encoder_name, Preset(plain.config, plain.words, plain.weights)
             if callable(encoder) != (named is None):
                 wanted = named or "the callable that the memory was made with"
                 raise ValueError(f"encoder: expected {wanted} ({path}), got {encoder or 'none'}")
@@ -172,7 +192,11 @@ class StoredMemory:
                 except ValueError as error:
                     told = f'{path}: {error}; give its folder: load(path, encoder="path/to/folder")'
                     raise ValueError(told) from None
-            memory = cls(encoder, preset, critic, plain.seed, DTYPES[plain.dtype], plain.experiences)
+            memory = cls(encoder, preset, critic, plain.seed, DTYPES[plain.dtype], plain.experiences, features)
+            mine, theirs = memory._of_probe or [], plain.features or []
+            if len(mine) != len(theirs) or not np.allclose(mine, theirs):
+                told = f"those that {path} was made with, which make {plain.features} of a fixed text"
+                raise ValueError(f"features: expected {told}, found others; give load(path, features=...)")
             memory._encode.check_identity(plain.encoder, named, tensors.pop("probe", None), folder.file)
             memory._write(lambda: memory._restore(folder, plain, bank, tensors, changes))
         except BaseException:

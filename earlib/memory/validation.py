@@ -51,6 +51,13 @@ def check_id(id: int | str, name: str = "id") -> int | str:
     return int(id)
 
 
+def check_name(name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name: expected a string, found {type(name).__name__} {name!r}")
+    check_encodable(name, "name")
+    return name
+
+
 def check_distinct(ids: Sequence[int | str | None]) -> None:
     if len(set(ids)) < len(ids):
         repeated = next(id for id, times in Counter(ids).items() if times > 1)
@@ -100,6 +107,18 @@ def check_embeddings(made: Any, count: int, width: int | None) -> np.ndarray:
     if vectors.ndim != 2 or vectors.shape != (count, width or vectors.shape[1]) or not vectors.size:
         raise ValueError(f"{expected}, got {list(vectors.shape)}")
     return vectors.astype(np.float32)
+
+
+def check_features(made: Any, count: int, width: int | None = None) -> np.ndarray:
+    """Return what a caller's features of some texts are as float64, `[n, F]`."""
+    expected = f"features: expected finite numbers [{count}, {width or 'F'}], a row a text"
+    try:
+        values = np.asarray(made, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{expected}, got {type(made).__name__} {str(made)[:60]!r}") from None
+    if values.ndim != 2 or values.shape != (count, width or values.shape[1]) or not np.isfinite(values).all():
+        raise ValueError(f"{expected}, got {list(values.shape)} {str(values)[:60]!r}")
+    return values
 
 
 def check_array(name: str, values: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:

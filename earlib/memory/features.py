@@ -1,0 +1,31 @@
+"""Plain features of a memory in view of a question, each of which gets a learned weight."""
+
+import re
+
+import numpy as np
+
+NAMES = ("length", "question mark", "digits", "named first", "date for when")
+_WORD = re.compile(r"\w+")
+_WHEN = ("when", "how long", "what time", "what date", "what day", "what month", "what year", "which year")
+_DATE = re.compile(
+    r"\b(today|yesterday|tomorrow|tonight|last|next|ago|weeks?|weekend|months?|years?|spring|summer|fall|winter|"
+    r"(mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|september|october|"
+    r"november|december)\b",
+    re.IGNORECASE,
+)
+
+
+def plain_features(query: str, texts: list[str]) -> np.ndarray:
+    """Return features of texts in view of a question, `[n, 5]`, of the order of one.
+
+    Length (its logarithm); whether the text asks; whether it holds a digit; whether the question holds its first word,
+    as the name of a speaker; and whether it speaks of a date where the question asks for one.
+    """
+    asked, when = set(_WORD.findall(query.lower())), query.lower().startswith(_WHEN)
+    rows = []
+    for text in texts:
+        words = _WORD.findall(text.lower())
+        digits = any(character.isdigit() for character in text)
+        named, date = bool(asked.intersection(words[:1])), when and bool(_DATE.search(text))
+        rows.append([np.log1p(len(words)) / 3, "?" in text, digits, named, date])
+    return np.array(rows, float).reshape(len(texts), len(NAMES))

@@ -1,0 +1,280 @@
+"""The few learned weights: what they learn from, what bounds them, and when they are served."""
+
+import contextlib
+import sqlite3
+
+import numpy as np
+import pytest
+from test_memory import answers, edit_snapshot, encoder, made, preset, same, text, told
+
+from earlib.memory import EARMemory, plain_features, state, weights
+from earlib.memory.weights import fitted, newest
+
+SHORT, LONG = "a river {}", "a river {} that was seen by many people who came from far away to see it"
+
+
+def river(**options):
+    """Short and long memories that are equally near; users like the long ones."""
+    held = EARMemory(encoder, **options)
+    held.add([form.format(f"number{number}") for number in range(40) for form in (SHORT, LONG)])
+    return held
+
+
+def liked(held, count, label=None, start=0, **options):
+    """Feedback on the first five of some questions, whose long memories are useful, or by `label(place, is_long)`."""
+    label = label or (lambda place, is_long: is_long)
+    for number in range(start, start + count):
+        query = f"which river is number{number % 40}?"
+        shown = held.retrieve(query)
+        held.feedback(
+            query, [one.id for one in shown], [label(*one) for one in enumerate(map(is_long, shown))], **options
+        )
+
+
+def is_long(found):
+    return "people" in found.text
+
+
+def share_of_long(held):
+    found = [one for number in range(40) for one in held.retrieve(f"which river is number{number}?")]
+    return np.mean([is_long(one) for one in found])
+
+
+def u(held):
+    return held._state.learner.u
+
+
+def test_what_was_useful_is_learned_by_its_features_and_holds_for_new_questions():
+    held = river()
+    before = share_of_long(held)
+    liked(held, 30)
+    stats = held.stats()
+    assert stats["served"] == "learned" and stats["right"]["learned"] > stats["right"]["at first"]
+    assert stats["feedbacks"] == 30 and 0 < stats["tested"] <= 30 and stats["weights"][1] > 0
+    assert share_of_long(held) > before + 0.2
+
+
+def test_explicit_negatives_count_and_negatives_alone_change_something():
+    said = {}
+    for name, labels in {"named": [True, None, None], "others": [True, False, False], "none": [False] * 3}.items():
+        held = river()
+        start = u(held).copy()
+        for number in range(51):
+            query = f"which river is number{number % 40}?"
+            held.feedback(query, [one.id for one in held.retrieve(query, 3)], labels)
+        said[name] = u(held)
+        assert not np.allclose(u(held), start)
+    assert not np.allclose(said["named"], said["others"])
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        lambda place, _: place == 0,  # always the first, whatever it is
+        lambda place, _: place == 4,
+    ],
+)
+def test_clicks_by_place_never_make_the_learned_ranking_harm_much(label):
+    held = river()
+    before = answers(held)
+    liked(held, 60, label)
+    if label(0, None):  # which the ranking at first has always right
+        assert held.stats()["served"] == "at first" and answers(held) == before
+    assert held.weight >= 0
+
+
+def test_the_weight_of_words_stays_at_or_above_zero():
+    held = EARMemory(encoder)
+    held.add([text(number) for number in range(60)])
+    for number in range(60):  # whatever shares a word is wrong
+        query = text(number)
+        shown = held.retrieve(query, 10)
+        words = [bool(set(query.split()) & set(one.text.split())) for one in shown]
+        held.feedback(query, [one.id for one in shown], [not shares for shares in words])
+        assert held.weight >= 0 and held.stats()["weights"][0] >= -1e-12
+
+
+def test_one_memory_counts_in_its_newest_feedbacks_alone():
+    few, many = river(), river()
+    for held, count in ((few, weights.EACH), (many, 5 * weights.EACH)):
+        for number in range(count):
+            held.feedback(f"which river is number{number % 40}?", [79], [True])
+    learner = many._state.learner
+    assert (learner._pairs(learner.evidence)[2] > 0).sum() <= weights.EACH < learner.held
+    assert abs(u(many) / u(many)[0] - u(few) / u(few)[0]).max() < 0.2
+
+
+def test_one_source_counts_in_its_newest_feedbacks_alone():
+    held = river()
+    liked(held, 40)
+    kept = share_of_long(held)
+    liked(held, 150, lambda _, is_long: not is_long, source="an enemy")
+    learner = held._state.learner
+    counted = learner._pairs(learner.evidence)[2] > 0
+    assert counted[learner.evidence.source > 0].sum() <= weights.EACH
+    assert share_of_long(held) > kept - 0.2
+    with pytest.raises(TypeError, match="source: expected int or str, found list"):
+        held.feedback("x", [1], [True], source=[1])
+
+
+def test_wrong_labels_at_random_leave_the_order_of_memories():
+    """What they lower is the scale, which orders nothing: the weights are those of right labels, in proportion."""
+    rng = np.random.default_rng(0)
+    truth, gap = np.array([10.0, 2.0, 5.0]), rng.normal(size=(20000, 3)) / 5
+    better = rng.random(20000) < 1 / (1 + np.exp(-gap @ truth))
+    sign = np.where(better, 1, -1)
+    noisy = np.where(rng.random(20000) < 0.3, -sign, sign)
+    right, wrong = (fitted(np.array([20.0, 0, 0]), gap * one[:, None], np.ones(20000), 0.4) for one in (sign, noisy))
+    assert wrong[0] < 0.5 * right[0] and right == pytest.approx(truth, rel=0.2)
+    assert wrong / wrong[0] == pytest.approx(right / right[0], abs=0.1)
+
+
+def test_newest_marks_the_last_of_each():
+    assert newest(np.array([3, 5, 3, 3, 5, 0]), 2).tolist() == [False, True, True, True, True, True]
+
+
+@pytest.mark.parametrize("name", ["best", "adapter"])
+def test_learning_can_be_reset_and_brought_back(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(state, "SPARSE", 5)
+    held = made(60, preset(name, depth=10))
+    cold = answers(held)
+    told(held, 12)
+    held.save(tmp_path)
+    held.keep_learning("good")
+    good = answers(held)
+    told(held, 12, start=30)
+    later = answers(held)
+    held.reset_learning()
+    assert answers(held) == cold and held.stats()["feedbacks"] == 0 and held.stats()["snapshots"] == ["good"]
+    held.restore_learning("good")
+    assert answers(held) == good and held.stats()["feedbacks"] == 12
+    told(held, 12, start=30)
+    assert answers(held) == later
+    held.close()
+    with EARMemory.load(tmp_path, encoder) as again:  # from the changes, then from a snapshot
+        assert answers(again) == later and again.stats() == held.stats()
+        again.remove(range(40, 60))
+        again.save(tmp_path)
+        again.restore_learning("good")
+        expected = answers(again)
+    with EARMemory.load(tmp_path, encoder) as again:
+        assert answers(again) == expected
+        told(again, 3, start=50)
+
+
+def test_a_snapshot_that_is_not_there_is_told():
+    held = made(5)
+    with pytest.raises(ValueError, match="name: 'good': expected one of those kept .none."):
+        held.restore_learning("good")
+    held.keep_learning("fine")
+    with pytest.raises(ValueError, match="name: 'good': expected one of fine"):
+        held.restore_learning("good")
+    with pytest.raises(ValueError, match="the memory is empty"):
+        EARMemory(encoder).keep_learning("good")
+    with pytest.raises(TypeError, match="name: expected a string, found int 3"):
+        held.keep_learning(3)
+
+
+def shouting(query, texts):
+    return [[one.isupper()] for one in texts]
+
+
+def test_features_may_be_ones_own(tmp_path):
+    held = EARMemory(encoder, features=shouting)
+    held.add([text(number).upper() if number % 2 else text(number) for number in range(60)])
+    for number in range(60):
+        shown = held.retrieve(f"song number{number % 5}")
+        held.feedback(f"song number{number % 5}", [one.id for one in shown], [one.text.isupper() for one in shown])
+    assert len(held.stats()["weights"]) == 2 and held.stats()["weights"][1] > 0
+    held.save(tmp_path)
+    before = answers(held)
+    held.close()
+    for other in (None, lambda query, texts: [[2.0]] * len(texts), lambda query, texts: [[0.0, 1.0]] * len(texts)):
+        with pytest.raises(ValueError, match="features: expected those that .* was made with"):
+            EARMemory.load(tmp_path, encoder, features=other)
+    with EARMemory.load(tmp_path, encoder, features=shouting) as again:
+        assert answers(again) == before
+
+
+@pytest.mark.parametrize(
+    ("features", "error", "message"),
+    [
+        ("x", TypeError, "features: expected a callable"),
+        (lambda query, texts: None, ValueError, r"features: expected finite numbers \[1, F\], a row a text, got"),
+        (lambda query, texts: [["a"]], TypeError, "features: expected finite numbers"),
+        (lambda query, texts: [[np.nan]], ValueError, "features: expected finite numbers"),
+        (lambda query, texts: [[1.0]] * 3, ValueError, r"features: expected .*got \[3, 1\]"),
+    ],
+)
+def test_odd_features_are_told_what_was_expected(features, error, message):
+    with pytest.raises(error, match=message):
+        EARMemory(encoder, features=features)
+    with pytest.raises(TypeError, match="a preset that learns weights"):
+        EARMemory(encoder, "paper", features=plain_features)
+
+
+def test_features_that_fail_later_change_nothing(tmp_path):
+    held = EARMemory(encoder, features=lambda query, texts: [[1.0]] if len(texts) == 1 else [[1.0, 2.0]] * len(texts))
+    held.add(["a", "b", "c"])
+    held.save(tmp_path)
+    with pytest.raises(ValueError, match=r"features: expected finite numbers \[3, 1\]"):
+        held.feedback("a", [0, 1], [True, False])
+    assert held.stats()["feedbacks"] == 0 and held._folder.changes == 0
+    held.close()
+
+
+def test_a_folder_of_before_opens_as_the_memory_with_an_adapter_that_it_was(tmp_path):
+    held = made(30, preset(depth=10))
+    told(held, 4)
+    held.save(tmp_path)
+    told(held, 2, start=9)
+    before = answers(held)
+    held.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "memory.sqlite")) as database:
+        database.execute("UPDATE changes SET plain = replace(plain, ', \"source\": null', '')")
+        database.commit()
+    edit_snapshot(tmp_path, weights=None, features=None, snapshots=None)
+    with EARMemory.load(tmp_path, encoder) as again:
+        assert answers(again) == before and "preset of its own" in repr(again)
+
+
+@pytest.mark.parametrize("name", ["u", "index", "right"])
+def test_damage_to_what_was_learned_is_named(tmp_path, name):
+    from test_folder import edit_tensor
+
+    held = river()
+    liked(held, 5)
+    held.save(tmp_path)
+    held.close()
+    edit_tensor(tmp_path, f"learner.{name}", None)
+    with pytest.raises(ValueError, match=f"learner.{name}: expected .* found none"):
+        EARMemory.load(tmp_path, encoder)
+
+
+def test_what_is_loaded_has_learned_bit_for_bit_the_same(tmp_path):
+    held = river()
+    liked(held, 25)
+    held.save(tmp_path)
+    liked(held, 10, start=25)
+    with contextlib.closing(held):
+        pass
+    with EARMemory.load(tmp_path, encoder) as again:
+        mine, theirs = ((one._state.learner.known, one._state.learner.state()) for one in (held, again))
+        assert same(mine, theirs) and held.stats() == again.stats()
+
+
+def test_feedbacks_beyond_those_kept_leave(monkeypatch):
+    monkeypatch.setattr(weights, "KEPT", 8)
+    held = river()
+    liked(held, 20)
+    learner = held._state.learner
+    assert learner.held == 8 and learner.known == 20 and learner.evidence.of.max() == 7
+    held.remove([id for id in held.ids() if id % 2])
+    assert np.isfinite(u(held)).all() and held.retrieve("river")
+    held.feedback("river", held.ids()[:2], [True, False])
+
+
+def test_plain_features_say_what_they_say():
+    found = plain_features("When did Ada play?", ["Ada: last Friday at 7", "Ben: why?", ""])
+    assert found[:, 1:].tolist() == [[0, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]] and found[2, 0] == 0
+    assert plain_features("Who?", ["Ada: last Friday"])[0, -1] == 0 and plain_features("x", []).shape == (0, 5)
