@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from earlib.data.benchmarks import Memory, Query
 from earlib.experiments import runs, settings
 from earlib.experiments.settings import Setting
-from earlib.extensions import context
+from earlib.extensions import context, context_study
 
 TOY = {"dataset": "toy", "seeds": 2, "dtype": "float64"}
 LINES = st.sampled_from(["Ann: Was it 5?", "Bob: Yes, yesterday.", "Ann: Fine [shares a cat]", "no speaker", ""])
@@ -129,12 +129,12 @@ def test_nothing_of_the_evaluation_questions_enters_what_is_chosen_and_learned(s
     gold = found.found.gold.clone()
     gold[evaluation] = gold[evaluation].roll(1, dims=1).roll(1, dims=0)
     other = found._replace(found=replace(found.found, gold=gold))
-    one, same = (context.study(of, setting, 0, orders(), 2, (10,)) for of in (found, other))
+    one, same = (context_study.study(of, setting, 0, orders(), 2, (10,)) for of in (found, other))
     assert one[:5] == same[:5] and np.array_equal(one.evaluation, evaluation)
     assert all(torch.equal(slates, same.slates[name]) for name, slates in one.slates.items())
     gold = found.found.gold.clone()
     gold[training] = gold[training].roll(1, dims=1)
-    wrong = context.study(found._replace(found=replace(found.found, gold=gold)), setting, 0, orders(), 2)
+    wrong = context_study.study(found._replace(found=replace(found.found, gold=gold)), setting, 0, orders(), 2)
     assert wrong.reached != one.reached  # those of the training questions do
 
 
@@ -142,20 +142,22 @@ def test_the_turn_alone_is_the_retriever_and_an_adapter_starts_from_the_weights(
     setting, found = Setting(**TOY), scored()
     order = orders()[("turn",), ""]
     parts = [settings.split(found.found.scopes, setting, seed)[1] for seed in range(2)]
-    alone = context.answers(found, [(part, order[part, :5]) for part in parts])
+    alone = context_study.answers(found, [(part, order[part, :5]) for part in parts])
     static = runs.answers(setting, "retriever")
     assert np.array_equal(alone.values, static.values, equal_nan=True)
     assert np.array_equal(alone.queries, static.queries)
-    of, numbers = context.cite(found, order, 0), np.arange(30)
-    made = context.adapt(found, of, np.zeros((30, 40)), numbers, torch.float64)
-    assert list(made) == list(context.STEPS) and not made[0].any() and made[5].any()
+    of, numbers, asked = context_study.cite(found, order, 0), np.arange(30), np.arange(30, 60)
+    parts = context.COMBINATIONS[-1]
+    made = dict(of.by_adapter(parts, numbers, asked, torch.float64))
+    assert list(made) == list(context_study.STEPS)
+    assert torch.equal(made[0], dict(of.by_weights(numbers, asked))[parts]) and not torch.equal(made[20], made[0])
 
 
 @pytest.mark.parametrize("split", ["random", "conversation"])
 def test_folds_hold_each_training_question_once(split):
     setting, scopes = Setting(**TOY, split=split), scored().found.scopes
     training, _ = settings.split(scopes, setting, 1)
-    parts = context.folds(scopes, setting, training, 3)
+    parts = context_study.folds(scopes, setting, training, 3)
     assert len(parts) == 3 and sorted(np.concatenate(parts)) == sorted(training)
     if split == "conversation":
         held = [{scopes[number] for number in part} for part in parts]
@@ -164,9 +166,9 @@ def test_folds_hold_each_training_question_once(split):
 
 def test_the_paper_s_systems_re_rank_the_candidates_of_each_seed_s_first_stage():
     setting, found = Setting(**TOY), scored()
-    learned = [context.study(found, setting, seed, orders(), 2) for seed in range(2)]
+    learned = [context_study.study(found, setting, seed, orders(), 2) for seed in range(2)]
     for name in ("rmm", "ear"):
-        answered = context.with_candidates(found, setting, learned, orders(), name)
+        answered = context_study.with_candidates(found, setting, learned, orders(), name)
         for seed, one in enumerate(learned):
             held = answered.queries[seed] >= 0
             assert np.array_equal(answered.queries[seed, held], one.evaluation)

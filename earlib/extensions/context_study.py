@@ -1,0 +1,213 @@
+"""What context is worth: first stage, weights and adapter of each seed, chosen by folds of its training questions.
+
+The weights re-rank the candidates of the first stage. They are learned from the citations of the critic, which sees as
+many slates of a training question as in EAR; the adapter of the query is learned on top, from the same citations.
+"""
+
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from earlib.core import randomness
+from earlib.core.config import VARIANTS, Config
+from earlib.core.critic import SimulatedCritic
+from earlib.core.objective import listwise_loss
+from earlib.core.ordering import best
+from earlib.data.cache import content_hash
+from earlib.data.words import Words, content_words
+from earlib.experiments import runs, settings
+from earlib.extensions.context import COMBINATIONS, FEATURES, NEEDS, Context, learn, recall, texts
+
+TEMPERATURE = 0.05  # by which cosines of the adapter are divided
+STEPS = (0, 5, 10, 20)  # of the adapter's learning, to choose from
+RATE = 3e-4  # step of Adam
+
+
+class Cited(NamedTuple):
+    """A first stage's candidates, what the critic says of the best of them, and what is learned from it."""
+
+    context: Context
+    order: torch.Tensor  # [N, depth] places among T
+    values: np.ndarray  # [N, depth, F] float64, in the order of the context's
+    cited: np.ndarray  # [N, shown] bool
+
+    def slates(self, numbers, scores):
+        """The five best candidates of some questions by scores `[n, depth]`, as places among T."""
+        return self.order[numbers].gather(1, best(torch.from_numpy(scores), Config().slate_size))
+
+    def weigh(self, combination, numbers, asked):
+        """Scores of the candidates of the asked questions, `[n, depth]`, by weights learned from other questions."""
+        at = [place for place, name in enumerate(self.context.values) if combination.issuperset(NEEDS[name])]
+        return self.values[asked] @ learn(self.values[numbers, : self.cited.shape[1]], self.cited[numbers], at)
+
+    def by_weights(self, numbers, asked):
+        """Each combination and its slates of the asked questions."""
+        return ((one, self.slates(asked, self.weigh(one, numbers, asked))) for one in COMBINATIONS)
+
+    def by_adapter(self, combination, numbers, asked, dtype):
+        """Each number of steps and its slates: (W q) . m / 0.05 is added to the scores of the weights."""
+        both = self.weigh(combination, numbers, np.concatenate([numbers, asked]))
+        query, memory = self.vectors(asked, None, dtype)
+        for step, W in self.adapters(both[: len(numbers)], numbers, dtype):
+            added = torch.einsum("nd,nkd->nk", query @ W.T, memory).double().numpy() / TEMPERATURE
+            yield step, self.slates(asked, both[len(numbers) :] + added)
+
+    def adapters(self, scores, numbers, dtype):
+        """W after each of STEPS of full-batch Adam from 0, on the same loss of the same citations as the weights."""
+        shown = self.cited.shape[1]
+        kept = self.cited[numbers].any(1) & ~self.cited[numbers].all(1)
+        useful, start = torch.from_numpy(self.cited[numbers][kept]), torch.from_numpy(scores[kept, :shown]).to(dtype)
+        query, memory = self.vectors(numbers[kept], shown, dtype)
+        W = torch.zeros(query.shape[1], query.shape[1], dtype=dtype, requires_grad=True)
+        optimizer = torch.optim.Adam([W], RATE)
+        for step in range(max(STEPS) + 1):
+            if step in STEPS:
+                yield step, W.detach().clone()
+            z = start + torch.einsum("nd,nkd->nk", query @ W.T, memory) / TEMPERATURE
+            loss = listwise_loss("softmax", z, useful, torch.ones_like(useful)).mean()
+            (W.grad,) = torch.autograd.grad(loss, W)
+            optimizer.step()
+
+    def vectors(self, numbers, depth, dtype):
+        """Vectors of some questions, `[n, d]`, and of their first candidates, `[n, depth, d]`."""
+        found = self.context.found
+        rows = found.index[numbers].gather(1, self.order[numbers, :depth])
+        return found.query[numbers].to(dtype), self.context.mean()[rows].to(dtype)
+
+
+def cite(context, order, seed):
+    """Show each question's candidates to the simulated critic, five at a time, with as many calls as EAR makes."""
+    config, (N, depth) = Config(), order.shape
+    shown = min(config.rounds * config.slate_size, depth // config.slate_size * config.slate_size)
+    gold, numbers = context.found.gold.gather(1, order)[:, :shown], torch.arange(N)[None]
+    uniforms = randomness.draw(config, (seed,), numbers, shown, N, "train")
+    critic, parts = SimulatedCritic(config, gold), []
+    for call, places in enumerate(torch.arange(shown).split(config.slate_size)):
+        slates = places.expand(1, N, -1)
+        parts.append(critic(numbers, slates, uniforms.critic[:, :, call])[0][0] > 0)
+    values = np.stack([one.gather(1, order).double().numpy() for one in context.values.values()], -1)
+    return Cited(context, order, values, torch.cat(parts, -1).numpy())
+
+
+def folds(scopes, setting, training, count):
+    """Parts of the training questions, `count` at most: of whole conversations where the split is by conversation."""
+    if setting.split != "conversation":
+        return np.array_split(training, count)
+    of = np.asarray(scopes)[training]
+    names = np.array(list(dict.fromkeys(of)))
+    return [training[np.isin(of, some)] for some in np.array_split(names, min(count, len(names)))]
+
+
+def on_folds(context, training, parts, answer):
+    """Recall@5 in percent of each choice over all folds, each answered by what was learned from the others."""
+    found = {}
+    for part in parts:
+        for choice, slates in answer(np.setdiff1d(training, part), part):
+            found.setdefault(choice, []).append(recall(context, part, slates))
+    return {choice: 100 * np.nanmean(np.concatenate(values)) for choice, values in found.items()}
+
+
+class Learned(NamedTuple):
+    """Choices of one seed, and the slates of its evaluation questions `[E, s]`, places among T, by system."""
+
+    form: tuple  # first stage
+    parts: frozenset  # combination of weights
+    simplest: frozenset  # of those within a point of it on the folds the one of fewest parts
+    steps: int  # of the adapter
+    reached: dict  # Recall@5 in percent on the folds, by combination
+    evaluation: np.ndarray  # [E]
+    slates: dict  # "nothing", each of COMBINATIONS, "chosen", "adapter", and numbers of questions learned from
+
+
+def study(context, setting, seed, orders, count=3, learned_from=()):
+    """Choose and learn with one seed, from the `first_stages`; gold labels of training questions alone choose."""
+    training, evaluation = settings.split(context.found.scopes, setting, seed)
+    first = {form: order[:, : Config().slate_size] for form, order in orders.items()}
+    form = max(first, key=lambda one: np.nanmean(recall(context, training, first[one][training])))
+    of, parts = cite(context, orders[form], seed), folds(context.found.scopes, setting, training, count)
+    reached = on_folds(context, training, parts, of.by_weights)
+    chosen = max(reached, key=reached.get)
+    near = [one for one in COMBINATIONS if reached[one] >= reached[chosen] - 1]
+    simplest = max(near, key=lambda one: (-len(one), reached[one]))
+
+    def by_adapter(numbers, asked):
+        return of.by_adapter(chosen, numbers, asked, getattr(torch, setting.dtype))
+
+    steps = on_folds(context, training, parts, by_adapter)
+    step = max(steps, key=steps.get)
+    slates = {"nothing": first[form][evaluation]} | dict(of.by_weights(training, evaluation))
+    slates |= {"chosen": slates[chosen], "simplest": slates[simplest]}
+    slates |= {"adapter": dict(by_adapter(training, evaluation))[step]}
+    for number in learned_from:
+        slates[number] = of.slates(evaluation, of.weigh(COMBINATIONS[-1], training[:number], evaluation))
+    return Learned(form, chosen, simplest, step, reached, evaluation, slates)
+
+
+# -- the paper's systems, and the price --------------------------------------------------------------------------------
+
+
+def with_candidates(context, setting, learned, orders, name):
+    """Answers of a variant of the paper whose K candidates each seed's own first stage found, with the mean vectors."""
+    variant, parts = VARIANTS[name], {}
+    config = Config(**variant.changes)
+    for form in dict.fromkeys(one.form for one in learned):
+        seeds = [seed for seed, one in enumerate(learned) if one.form == form]
+        order = orders[form][:, : config.depth]
+        index, gold = context.found.index.gather(1, order), context.found.gold.gather(1, order)
+        found = replace(context.found, bank=context.mean(), index=index, gold=gold)
+        splits = {seed: settings.split(found.scopes, setting, seed) for seed in seeds}
+        inputs = [found.fingerprint(), setting.model_dump(), config.model_dump(), seeds, runs.algorithm()]
+        job = runs.Job(setting, config, found, splits, content_hash(inputs))
+        result = runs.cached(job)
+        if result is None:
+            result = runs.compute_run(*job[:-1])
+            runs.keep(job, result)
+        for at, seed in enumerate(seeds):
+            held = result.queries[at] >= 0
+            asked, slates = result.queries[at][held], result.slates[int(variant.explorer)][:, at, held].T
+            parts[seed] = asked, order[asked].gather(1, torch.from_numpy(slates.astype(np.int64)))
+    return answers(context, [parts[seed] for seed in range(len(learned))])
+
+
+def answers(context, parts):
+    """`runs.Answers` from question numbers, `[E]`, and slates, `[E, s]`, of each seed."""
+    return runs.answered(context.found, [(torch.from_numpy(asked)[None], slates[None]) for asked, slates in parts])
+
+
+def price(context, setting, repeats=50):
+    """Bytes a turn and milliseconds a question, in the longest conversation, of the turn's vector alone, the weights of
+    all parts, and these with an adapter, by name; without the encoding of the question, which all need.
+    """
+    searched = settings.benchmark(setting.dataset, setting.captions)
+    scope, count = Counter(one.scope for one in searched.memories if one.store == "dialogue").most_common(1)[0]
+    turns = [one for one in searched.memories if (one.scope, one.store) == (scope, "dialogue")]
+    asked = [query.text for query in searched.asked if query.scope == scope][:repeats]
+    vectors, indexes, alive = [one[:count] for one in context.vectors.values()], [], np.ones(count, bool)
+    for read in texts(turns).values():
+        indexes.append(Words())
+        indexes[-1].append(read)
+    weights, W = np.ones(len(vectors) + len(indexes) + len(FEATURES)), torch.eye(vectors[0].shape[1])
+    plain = np.zeros((count, len(FEATURES)))
+
+    def score(text, vector, parts):
+        if not parts:
+            return vectors[0] @ vector
+        read = [words.scores(text, alive) for words in indexes]
+        total = np.column_stack([*(one @ vector for one in vectors), *read, plain]) @ weights
+        return torch.from_numpy(total) + (vectors[0] @ (W @ vector) if parts > 1 else 0)
+
+    own, made = 4 * vectors[0].shape[1], {}
+    postings = 8 * sum(len(set(words)) for read in texts(turns).values() for words in content_words(read)) / count
+    every = own * (len(vectors) - 1) + postings + 4 * len(FEATURES)
+    for parts, (name, size) in enumerate((("nothing", own), ("weights", every), ("adapter and weights", every))):
+        spent = []
+        for text, vector in zip(asked, context.found.query, strict=False):
+            begun = time.perf_counter()
+            best(score(text, vector, parts), Config().slate_size)
+            spent.append(1000 * (time.perf_counter() - begun))
+        made[name] = size, float(np.median(spent))
+    return made
