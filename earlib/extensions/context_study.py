@@ -1,4 +1,4 @@
-"""What context is worth: first stage, weights and adapter of each seed, chosen by folds of its training questions.
+"""The worth of context: first stage, weights and adapter of each seed, chosen by folds of its training questions.
 
 The weights re-rank the candidates of the first stage. They are learned from the citations of the critic, which sees as
 many slates of a training question as in EAR; the adapter of the query is learned on top, from the same citations.
