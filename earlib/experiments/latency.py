@@ -6,6 +6,7 @@ on the K candidates. The simulated critic costs next to nothing: the time of a r
 """
 
 import os
+import platform
 import tempfile
 import time
 from collections import Counter
@@ -224,6 +225,17 @@ def encoding(encoder, texts):
 
     embed(texts[0])
     return np.array([timed(lambda: embed(text))[0] for text in texts])  # noqa: B023
+
+
+def machine():
+    """The processor, the cores and the library that latencies were measured with."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as told:
+            names = [line.partition(":")[2].strip() for line in told if line.startswith("model name")]
+    except OSError:
+        names = []
+    processor = (names or [platform.processor() or platform.machine()])[0]
+    return f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
 
 
 # -- rows of the record ------------------------------------------------------------------------------------------------

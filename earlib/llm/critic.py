@@ -24,6 +24,8 @@ class LLMCritic:
         Rows of the candidates, `[N, K]`.
     tokens, variant : int and str
         Maximum length of a reply; variant of the prompt, as in `earlib.llm.prompts`.
+    sample : int
+        Number of the first try: under another one a slate is asked about anew.
 
     Attributes
     ----------
@@ -31,9 +33,9 @@ class LLMCritic:
         Slates shown so far, and those whose citations are masked, by the reason.
     """
 
-    def __init__(self, client, questions, memories, index, tokens, variant="paper"):
+    def __init__(self, client, questions, memories, index, tokens, variant="paper", sample=0):
         self.client, self.questions, self.memories, self.index = client, questions, memories, index
-        self.tokens, self.variant = tokens, variant
+        self.tokens, self.variant, self.sample = tokens, variant, sample
         self.asked, self.unread = 0, Counter()
         self._again = Counter()  # by question and slate: replies so far that could not be read
 
@@ -45,7 +47,7 @@ class LLMCritic:
             for query, slate in shown
         ]
         requests = [
-            Request(prompts.citation_prompt(*given, self.variant), self.tokens, sample=self._again[one])
+            Request(prompts.citation_prompt(*given, self.variant), self.tokens, sample=self.sample + self._again[one])
             for one, given in zip(shown, texts, strict=True)
         ]
         read = [self._read(*one) for one in zip(self.client.ask(requests), texts, strict=True)]

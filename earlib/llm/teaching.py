@@ -1,6 +1,9 @@
 """A language model as the critic in training, beside the simulated critic."""
 
+import time
+
 import numpy as np
+import torch
 
 from earlib.experiments import critic_quality, settings
 from earlib.llm import NoModel
@@ -9,12 +12,26 @@ from earlib.llm.critic import LLMCritic
 from earlib.llm.models import connect, reply_tokens, row_name
 
 
-def llm_critic(setting, config, name):
-    """The critic of a setting that asks a language model, as in `earlib.llm.models.connect`."""
+def llm_critic(setting, config, name, **how):
+    """The critic of a setting that asks a language model, as in `models.connect`; keywords as of `LLMCritic`."""
     benchmark = settings.benchmark(setting.dataset, setting.captions, setting.dates)
     questions, memories = ([one.text for one in texts] for texts in (benchmark.asked, benchmark.memories))
     index = settings.candidates_of(setting, config.depth).index
-    return LLMCritic(connect(name), questions, memories, index, reply_tokens(name))
+    return LLMCritic(connect(name), questions, memories, index, reply_tokens(name), **how)
+
+
+def seconds_a_call(setting, config, name, questions):
+    """Seconds in which a language model cites the retriever's slate, for each question `[n]`, one after the other.
+
+    All are asked anew, since a stored reply takes no time. NoModel, as of `earlib.llm.models.connect`.
+    """
+    critic = llm_critic(setting, config, name, sample=time.time_ns() // 10**6)
+    slate, taken = torch.arange(config.slate_size)[None], []
+    for number in questions:
+        start = time.perf_counter()
+        critic(torch.tensor([number]), slate)
+        taken.append(time.perf_counter() - start)
+    return np.array(taken)
 
 
 def critic_rows(setting, config, assisted, llm=None, **keys):
