@@ -129,3 +129,9 @@ def test_agreement_counts_whole_slates():
 def test_the_encoder_is_timed_on_each_text_alone():
     taken = latency.encoding("minilm", ["Where does Anna live?", "What did Bo adopt?"])
     assert taken.shape == (2,) and (taken > 0).all()
+
+
+def test_the_machine_is_named():
+    processor, *rest = latency.machine().rsplit(", ", 3)
+    assert processor and [one.split()[-1] for one in rest[:2]] == ["cores", "thread(s)"]
+    assert rest[2] == f"torch {torch.__version__}"

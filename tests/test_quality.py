@@ -109,6 +109,14 @@ def test_a_model_that_cites_all_gold_teaches_what_the_simulated_critic_without_e
     assert not np.array_equal(cited_less.adapter, model.adapter)  # otherwise the comparison would prove nothing
 
 
+def test_a_call_is_timed_anew_and_by_no_stored_reply(server):
+    before = len(server.requests)
+    for _ in range(2):
+        seconds = teaching.seconds_a_call(FEW, PERFECT, "m", [0, 1, 2])
+        assert seconds.shape == (3,) and (seconds > 0).all()
+    assert len(server.requests) - before == 6
+
+
 def test_the_rows_of_a_model_and_of_a_simulated_critic(server):
     model = by_metric(teaching.critic_rows(FEW, PERFECT, ASSISTED, llm="m", critic="m"))
     simulated = by_metric(teaching.critic_rows(FEW, PERFECT, ASSISTED, critic="simulated"))

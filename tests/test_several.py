@@ -2,7 +2,7 @@
 
 import pytest
 
-from earlib.experiments import several
+from earlib.experiments import comparisons, several
 
 
 def test_what_is_missing_has_a_reason_and_the_rest_is_run(hub, monkeypatch, tmp_path, capsys):
@@ -35,3 +35,32 @@ def test_conversations_are_held_out_where_questions_share_them(monkeypatch, scop
     assert [one.split for one in several.by_split([setting])] == ["fixed", "conversation"][:splits]
     apart = several.Setting(dataset="toy", split="conversation")
     assert several.by_split([apart]) == [apart]
+
+
+def test_settings_that_cannot_be_had_have_rows_of_their_own_and_what_is_run_its_fingerprints():
+    (setting,) = several.find("toy", "minilm", seeds=2).made
+    lacking = {("locomo", None): "no file", ("toy", "gte"): "no weights"}
+    found = several.Several(["toy", "locomo"], ["minilm", "gte"], [setting], lacking)
+    rows = [(row["dataset"], row["encoder"], row["variant"], row["reason"]) for row in found.dashes(["ear"])]
+    assert rows == [
+        ("toy", "gte", "ear", "no weights"),
+        ("locomo", "minilm", "ear", "no file"),
+        ("locomo", "gte", "ear", "no file"),
+    ]
+    assert found.words == "on toy dialogues and LoCoMo with MiniLM and GTE"
+    assert [list(prints) for prints in found.fingerprints] == [["toy"], ["minilm"]]
+
+
+def test_the_ends_of_curves_are_those_of_each_setting():
+    points = [("toy", "random", 40), ("toy", "random", 172), ("toy", "conversation", 180), ("toy", "random", None)]
+    rows = [{"dataset": one, "encoder": "minilm", "split": split, "calls": at} for one, split, at in points]
+    ends = [(end["split"], end["calls"]) for end in several.ends(rows, "calls")]
+    assert ends == [("random", 172), ("conversation", 180)]
+
+
+def test_the_initial_drop_is_the_mean_of_the_first_two_evaluations_below_the_start():
+    (setting,) = several.find("toy", "minilm", seeds=2, evaluate_every=40).made
+    start, *points = comparisons.curve(setting, "rmm")
+    (drop,) = comparisons.initial_drop(setting, "rmm")
+    assert drop["measured"] == pytest.approx(start["measured"] - (points[0]["measured"] + points[1]["measured"]) / 2)
+    assert drop["low"] <= drop["measured"] <= drop["high"] and drop["metric"] == "initial_drop"
