@@ -196,13 +196,13 @@ def added_latency(runs, id, variant, other, above=-INF, below=INF):
 
 
 def balance(runs, id, gains):
-    """Points over the retriever for a second added, without the Explorer less with it and its critic calls."""
+    """Points over the retriever by latency added, without the Explorer less with it and its critic calls."""
     base, alone = (_latency(runs, id, one, storage="file") for one in ("retriever", "ear_adapter"))
     whole, rates = _latency(runs, id, "ear", llm=paper.LANGUAGE_MODEL), []
     for variant, seconds in (("ear_adapter", alone - base), ("ear", whole - base)):
         part = gap(runs, gains, variant, "retriever")
         rates.append(part._replace(value=part.value / seconds, low=part.low / seconds, high=part.high / seconds))
-    return inside([less(*rates, "points a second, without the Explorer less with it, not paired")], above=0)
+    return inside([less(*rates, "points by latency added, without the Explorer less with it, not paired")], above=0)
 
 
 def share_of_latency(runs, id):
