@@ -30,8 +30,8 @@ PLACE = Path(os.environ.get("EARLIB_BUILD") or ROOT / "build") / "rehearsal"
 PROFILE = "rehearsal"
 SAID = "stand-in"  # ends the label of everything that is one
 WIDTHS = {"contriever": 768, "stella": 1536, "gte": 3584}  # of the states; stella's head makes 1,024 of them
-HAYSTACKS = made_longmemeval.Size(130, 520, 5200, 780, abstentions=9, repeated=3, numbers=8, assistant_only=13)
-LETTERS = 120  # of a turn of the made LongMemEval, at most
+HAYSTACKS = made_longmemeval.Size(130, 650, 5200, 900, abstentions=9, repeated=3, numbers=8, assistant_only=13)
+LETTERS = 60  # of a turn of the made LongMemEval, at most
 # What is smaller than in the profile `paper`; data, encoders, splits and language models are that profile's.
 DEFAULTS = {"seeds": 2, "llm_questions": 20}
 SMALLER = {
@@ -163,8 +163,9 @@ def replies(body):
         gold, said = (re.findall(rf"\*\*{name}:\*\* (.*)", prompt)[-1] for name in ("Ground-truth Answer", "Response"))
         return says("Output: Yes" if gold.rstrip(".") in said else "Output: No")
     if "Citations:" in prompt:
-        cited = f"[{chance % 5}, {(chance + 2) % 5}]" if chance % 4 else "[NO_CITE]"
-        return says(f"Answer: a word.\nCitations: {cited}")
+        asked, _, shown = prompt.rpartition("User Query: ")[2].partition("Memories:")
+        known = [len(set(asked.split()).intersection(text.split())) for text in shown.split("- Memory [")[1:]]
+        return says(f"Answer: a word.\nCitations: [{known.index(max(known))}]")
     return says(f"**Answer**: {prompt.rpartition('**Output Format')[0].split()[-1].rstrip('.')}")
 
 
