@@ -29,9 +29,9 @@ class Size(NamedTuple):
     """How much there is of everything; of each category as many questions as the fixed split needs, and some more."""
 
     conversations: int = 10
-    sessions: int = 6  # of a conversation
-    turns: int = 8  # of a session
-    questions: tuple = (8, 9, 3, 25, 2)  # of a conversation, by category from 1; the last are adversarial
+    sessions: int = 8  # of a conversation
+    turns: int = 13  # of a session
+    questions: tuple = (7, 8, 3, 20, 2)  # of a conversation, by category from 1; the last are adversarial
 
 
 def words(count=400):

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -38,8 +39,8 @@ SMALLER = {
     "tab08_latency": {"memories": [1000, 10_000], "queries": 5},
     "tab09_llm_critic": {"llm_queries": 8, "llm_questions": 8},
     "tab11_12_store_geometry": {"seeds": 2, "random_adapters": 5},
-    "controls": {"rates": [1e-5, 1e-4]},
-    "ext01_objective": {"rates": [1e-4], "plain_rates": [0.1]},
+    "controls": {"rates": [1e-4], "budgets": [1, 4]},
+    "ext01_objective": {"rates": [1e-4], "plain_rates": [0.1], "objectives": ["reward", "softmax"]},
     "ext02_adapters": {"rates": [1e-4], "ranks": [4], "widths": [768]},
     "ext03_candidates": {"rates": [1e-4], "starts": [0.2], "passes": [1], "depths": [10, 50]},
     "ext04_explorer": {"rates": [1e-4], "repeats": 1},
@@ -52,8 +53,8 @@ SMALLER = {
 }
 
 
-def prepare(place=PLACE, **parameters):
-    """Copy the package to a folder and give it stand-ins; further parameters are defaults of the profile."""
+def prepare(place=PLACE, models=(*WIDTHS, "monot5"), **parameters):
+    """Copy the package to a folder and give it stand-ins, of some models; parameters are defaults of the profile."""
     for folder in ("earlib", "notebooks"):
         shutil.rmtree(place / folder, ignore_errors=True)
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -63,8 +64,8 @@ def prepare(place=PLACE, **parameters):
     made_locomo.write(place / "data" / "locomo10.json")
     _write_haystacks(place / "data" / "longmemeval_s_cleaned.json")
     _edit(place / "earlib" / "data" / "files.yaml", lambda files: _files(files, place / "data"))
-    _edit(place / "earlib" / "data" / "encoders.yaml", lambda entries: _models(entries, place / "models"))
-    _edit(place / "earlib" / "data" / "rerankers.yaml", lambda entries: _models(entries, place / "models"))
+    _edit(place / "earlib" / "data" / "encoders.yaml", lambda entries: _models(entries, place / "models", models))
+    _edit(place / "earlib" / "data" / "rerankers.yaml", lambda entries: _models(entries, place / "models", models))
     _edit(place / "earlib" / "paper" / "labels.yaml", _labels)
     version = place / "earlib" / "__init__.py"
     version.write_text(re.sub(r'__version__ = "(.*)"', rf'__version__ = "\1+{SAID}s"', version.read_text()))
@@ -72,7 +73,7 @@ def prepare(place=PLACE, **parameters):
     profile |= {"title": f"A rehearsal with {SAID}s: nothing here is a result", "device": "cpu"}
     profile["defaults"] |= DEFAULTS | parameters
     for name, smaller in SMALLER.items():
-        profile["notebooks"][name] = (profile["notebooks"].get(name) or {}) | smaller | parameters.get(name, {})
+        profile["notebooks"][name] = (profile["notebooks"].get(name) or {}) | smaller
     (place / "notebooks" / "profiles" / f"{PROFILE}.yaml").write_text(yaml.safe_dump(profile, sort_keys=False))
 
 
@@ -101,18 +102,19 @@ def _files(entries, folder):
     }
 
 
-def _models(entries, folder):
-    """The table of encoders, or of rerankers, with the checksums of stand-ins, which are made."""
+def _models(entries, folder, names):
+    """The table of encoders, or of rerankers, with the checksums of stand-ins, of which some are made."""
     for entry in entries:
         if entry["name"] not in (*WIDTHS, "monot5"):
             continue
-        place = folder / entry["name"]
-        place.parent.mkdir(exist_ok=True)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            _make(entry, place)
-        entry["weights"] = [[name, digest(place / name)] for name, _ in entry["weights"]]
         entry |= {"model": f"{SAID}/{entry['name']}", "revision": "0" * 40, "licence": SAID}
+        if entry["name"] in names:
+            place = folder / entry["name"]
+            place.parent.mkdir(exist_ok=True)
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                _make(entry, place)
+            entry["weights"] = [[name, digest(place / name)] for name, _ in entry["weights"]]
     return entries
 
 
@@ -177,9 +179,9 @@ def environment(place=PLACE, **variables):
     return kept | {"PYTHONPATH": str(place), "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "sk-rehearsal-0123"} | variables
 
 
-def run(names, place=PLACE, log=None, **variables):
+def run(arguments, place=PLACE, log=None, **variables):
     """Run notebooks of the copy, show and log what the run says, and return its exit code and its lines."""
-    command = [sys.executable, "-m", "earlib.run", *names, "--profile", PROFILE, "--jobs", "2"]
+    command = [sys.executable, "-m", "earlib.run", *arguments, "--profile", PROFILE, "--jobs", "2"]
     lines = []
     with subprocess.Popen(
         command,
@@ -198,7 +200,7 @@ def run(names, place=PLACE, log=None, **variables):
 
 
 def main():
-    """Prepare, run all notebooks, then their report; tell how many ran, which failed and why."""
+    """Prepare, run all notebooks (or those named), then their report; tell how many ran, which failed and why."""
     began = time.monotonic()
     PLACE.mkdir(parents=True, exist_ok=True)
     prepare()
@@ -207,10 +209,12 @@ def main():
         status, lines = run(sys.argv[1:] or ["all"], log=log, OPENAI_BASE_URL=server.url)
         asked = len(server.requests)
     report = [sys.executable, "-m", "earlib.harness.pages", "--profile", PROFILE]
-    status |= subprocess.run(report, cwd=PLACE, env=environment()).returncode
+    status |= subprocess.run(report, cwd=PLACE, env=environment(), stdout=subprocess.DEVNULL).returncode
     failed = [line for line in lines if re.match(r"\[\d+/\d+\] .* FAILED", line)]
-    print(f"rehearsed in {time.monotonic() - began:.0f} s, with {asked:,} requests to the scripted server:", end=" ")
-    print("\n".join(["these failed", *failed]) if failed else "no notebook failed" if not status else "it did not run")
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = f"{time.monotonic() - began:.0f} s, of two processors {(spent.ru_utime + spent.ru_stime) / 2:.0f} s each"
+    print(f"rehearsed in {told}, with {asked:,} requests to the scripted server; log: {PLACE / 'log.txt'}")
+    print("\n".join(["these failed:", *failed]) if failed else "no notebook failed" if not status else "it did not run")
     sys.exit(status)
 
 
