@@ -32,7 +32,7 @@ PROFILE = "rehearsal"
 SAID = "stand-in"  # ends the label of everything that is one
 WIDTHS = {"contriever": 768, "stella": 1536, "gte": 3584}  # of the states; stella's head makes 1,024 of them
 HAYSTACKS = made_longmemeval.Size(130, 650, 5200, 900, abstentions=9, repeated=3, numbers=8, assistant_only=13)
-LETTERS = 60  # of a turn of the made LongMemEval, at most
+WORDS_SAID = 10  # in a turn of the made LongMemEval, at most
 # What is smaller than in the profile `paper`; data, encoders, splits and language models are that profile's.
 DEFAULTS = {"seeds": 2, "llm_questions": 20}
 SMALLER = {
@@ -78,10 +78,12 @@ def prepare(place=PLACE, models=(*WIDTHS, "monot5"), **parameters):
 
 
 def _write_haystacks(path):
-    """A made LongMemEval with short turns."""
-    entries = list(made_longmemeval.entries(HAYSTACKS))
+    """A made LongMemEval with short turns, of words that the encoders know but for those that a question asks for."""
+    entries, known, numbers = list(made_longmemeval.entries(HAYSTACKS)), made_locomo.words(), {}
     for turn in (turn for entry in entries for session in entry["haystack_sessions"] for turn in session):
-        turn["content"] = turn["content"][:LETTERS]
+        about, _, rest = turn["content"].rpartition(". ")
+        places = [numbers.setdefault(word, len(numbers)) for word in rest.split()[:WORDS_SAID]]
+        turn["content"] = f"{about}. {' '.join(known[at % len(known)] for at in places)}".removeprefix(". ")
     path.write_text(json.dumps(entries), encoding="utf-8")
 
 
