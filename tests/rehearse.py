@@ -37,7 +37,7 @@ WORDS_SAID = 10  # in a turn of the made LongMemEval, at most
 DEFAULTS = {"seeds": 2, "llm_questions": 20}
 SMALLER = {
     "tab08_latency": {"memories": [1000, 10_000], "queries": 5},
-    "tab09_llm_critic": {"llm_queries": 8, "llm_questions": 8},
+    "tab09_llm_critic": {"llm_questions": 8},
     "tab11_12_store_geometry": {"seeds": 2, "random_adapters": 5},
     "controls": {"rates": [1e-4], "budgets": [1, 4]},
     "ext01_objective": {"rates": [1e-4], "plain_rates": [0.1], "objectives": ["reward", "softmax"]},

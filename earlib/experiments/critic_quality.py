@@ -64,7 +64,7 @@ def teach(setting, config, critic=None, assisted=0):
 
 def quality_rows(setting, taught, sees_gold=True, **keys):
     """Rows of a record, with further keys: a critic's quality, and Recall@5 compared with the static retriever."""
-    about = {"dataset": setting.dataset, "encoder": setting.encoder, "variant": "ear_adapter"}
+    about = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": "ear_adapter"}
     counted, made = {"n_queries": setting.train_queries, "seeds": setting.seeds}, []
     for metric, by_seed in taught.quality._asdict().items():
         known = np.isfinite(by_seed).all()
