@@ -48,6 +48,7 @@ SMALLER = {
     "ext06_context": {"folds": 2, "learned_from": [50], "systems": ["rmm"]},
     "fig02_walkthrough": {"learned": 40},
     "fig07_retrievers": {"rates": [1e-4], "width_seeds": 1},
+    "sensitivity": {"options": ["update rule", "the baseline's p", "Recall@5", "split", "text of a turn"]},
     "large_banks": {"memories": 2000, "queries": 10},
     "agent_memory": {"questions": 100},
 }
