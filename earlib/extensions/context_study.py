@@ -179,8 +179,8 @@ def answers(context, parts):
 
 
 def price(context, setting, repeats=50):
-    """Bytes a turn and milliseconds a question, in the longest conversation, of the turn's vector alone, the weights of
-    all parts, and these with an adapter, by name; without the encoding of the question, which all need.
+    """Bytes a turn, milliseconds a question in the longest conversation, and learned numbers, by what is learned:
+    nothing (the turn's vector alone), the weights of all parts, and an adapter on top; the question is encoded before.
     """
     searched = settings.benchmark(setting.dataset, setting.captions)
     scope, count = Counter(one.scope for one in searched.memories if one.store == "dialogue").most_common(1)[0]
@@ -190,24 +190,27 @@ def price(context, setting, repeats=50):
     for read in texts(turns).values():
         indexes.append(Words())
         indexes[-1].append(read)
-    weights, W = np.ones(len(vectors) + len(indexes) + len(FEATURES)), torch.eye(vectors[0].shape[1])
+    weights, W = np.ones(len(context.values)), torch.eye(vectors[0].shape[1])
     plain = np.zeros((count, len(FEATURES)))
 
     def score(text, vector, parts):
         if not parts:
             return vectors[0] @ vector
-        read = [words.scores(text, alive) for words in indexes]
-        total = np.column_stack([*(one @ vector for one in vectors), *read, plain]) @ weights
+        cosines, read = [one @ vector for one in vectors], [words.scores(text, alive) for words in indexes]
+        neighbours = [cosines[0].roll(step) for step in (1, -1)]
+        total = np.column_stack([*cosines, *neighbours, *read, plain]) @ weights
         return torch.from_numpy(total) + (vectors[0] @ (W @ vector) if parts > 1 else 0)
 
     own, made = 4 * vectors[0].shape[1], {}
     postings = 8 * sum(len(set(words)) for read in texts(turns).values() for words in content_words(read)) / count
     every = own * (len(vectors) - 1) + postings + 4 * len(FEATURES)
-    for parts, (name, size) in enumerate((("nothing", own), ("weights", every), ("adapter and weights", every))):
+    systems = (("nothing", own, 0), ("weights", every, len(weights)))
+    systems += (("adapter and weights", every, len(weights) + W.numel()),)
+    for parts, (name, size, numbers) in enumerate(systems):
         spent = []
         for text, vector in zip(asked, context.found.query, strict=False):
             begun = time.perf_counter()
             best(score(text, vector, parts), Config().slate_size)
             spent.append(1000 * (time.perf_counter() - begun))
-        made[name] = size, float(np.median(spent))
+        made[name] = size, float(np.median(spent)), numbers
     return made
