@@ -20,7 +20,7 @@ class Several(NamedTuple):
 
     @property
     def words(self):
-        """What was asked for, for a title: "on LoCoMo with Contriever and Stella"."""
+        """The datasets and encoders asked for, for a title: "on LoCoMo with Contriever and Stella"."""
         said = (" and ".join(map(paper.label, names)) for names in (self.dataset, self.encoder))
         return "on {} with {}".format(*said)
 
