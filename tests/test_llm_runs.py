@@ -47,7 +47,8 @@ def test_an_estimate_asks_and_leaves_nothing_and_equals_what_is_then_asked(serve
     calls = dict(re.findall(r"^(asks|more|in all) +(\d+)", told, re.M))
     assert calls == {"asks": "6", "more": "4", "in all": "10"}  # what both ask counts once
     assert runner.main(["asks", "more", "--profile", "smoke"]) == 0
-    assert len(server.requests) == 10 and "language models: 10 calls, cost unknown" in capsys.readouterr().out
+    assert len(server.requests) == 10 and "language models: 10 calls, cost unknown" in (said := capsys.readouterr().out)
+    assert "language models: m without a limit; `make estimate PROFILE=smoke` says what it may cost" in said
     assert runner.main(["asks", "more", "--profile", "smoke", "--estimate"]) == 0
     assert re.search(r"^in all +0 +10 ", capsys.readouterr().out, re.M)  # all are kept now
 
@@ -56,7 +57,7 @@ def test_an_estimate_asks_and_leaves_nothing_and_equals_what_is_then_asked(serve
 def test_a_limit_holds_for_all_notebooks_of_a_run_together(server, root, capsys, jobs):
     assert runner.main(["asks", "more", "--profile", "smoke", "--max-calls", "7", "--jobs", jobs]) == 1
     told = capsys.readouterr()
-    assert len(server.requests) == 7 and "language models: 7 calls" in told.out
+    assert len(server.requests) == 7 and "language models: 7 calls" in told.out and "without a limit" not in told.out
     assert re.search(r"LimitReached: max_calls=7 would be passed.*Run again, with a higher limit", told.err)
     assert runner.main(["asks", "more", "--profile", "smoke", "--max-calls", "16"]) == 0  # goes on where it was
     assert len(server.requests) == 10 if jobs == "1" else 10 <= len(server.requests) <= 16  # both at once ask the same

@@ -26,6 +26,7 @@ from earlib.harness import costs, notebooks, preflight
 from earlib.harness.notebooks import READERS, Unusable
 from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, make_plans
 from earlib.harness.progress import Progress, rounded
+from earlib.llm import local
 from earlib.llm.budget import Ledger, LimitReached
 
 
@@ -369,6 +370,10 @@ def _reproduce(plans, options):
     began, profile, count = time.monotonic(), plans[0].profile, len(plans)
     place = paths.shown(paths.results() / profile)
     print(f"{count} notebook{'s'[: count - 1]}, profile {profile}, results in {place}", flush=True)
+    asked = sorted({name for plan in plans for name in plan.models} - set(local.MODELS))
+    if asked and not environment:
+        known = f"`make estimate PROFILE={profile}` says what it may cost, --max-cost and --max-calls limit it"
+        print(f"language models: {', '.join(asked)} without a limit; {known}", flush=True)
     with _ledger(profile) as ledger:
         environment["EARLIB_LLM_LEDGER"] = str(ledger)
         try:
