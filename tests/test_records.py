@@ -159,6 +159,17 @@ def test_latency_and_counts_without_an_interval_are_not_judged_and_a_printed_num
     assert records.tally(found) == {"not judged": 2, "agrees": 1}
 
 
+def test_a_number_compared_with_two_definitions_counts_by_the_strict_one():
+    theirs = {"id": "tab02", "metric": "recall@5"}
+    strict, fraction = (
+        measured("ear", value, theirs, "longmemeval", "contriever", metric)
+        for value, metric in ((50.0, "recall@5"), (80.0, "fractional recall@5"))
+    )
+    found = records.record("tab02_main_results", "t", "paper", {}, {}, [strict, fraction])["rows"]
+    assert [(row["verdict"], row["printed"]) for row in found] == [("differs", "80.28"), ("agrees", "80.28")]
+    assert records.tally(found) == {"differs": 1}
+
+
 def test_direction_follows_the_interval_and_the_paper():
     def verdict(low, high, variant="ear", other="rmm"):
         rows = [measured(other, 31.0), measured(variant, compared_with=other, difference_low=low, difference_high=high)]

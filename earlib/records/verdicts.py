@@ -45,11 +45,16 @@ def shown(row):
 
 
 def tally(rows):
-    """Verdicts of rows with their counts; each number that the paper prints counts once, by its first row."""
+    """Verdicts of rows with their counts; each number that the paper prints counts once, by its first row.
+
+    A printed Recall@5 with which both definitions are compared counts by the strict one.
+    """
     keys = ("reported_dataset", "reported_encoder", "variant", "metric", "printed")
     counts, seen = Counter(), set()
     for row in rows:
-        number = tuple(str(row.get(key)) for key in keys) if row.get("printed") else key_of(row)
+        number = key_of(row)
+        if row.get("printed"):
+            number = tuple(str(row.get(key)).removeprefix("fractional ") for key in keys)
         if number not in seen:
             counts.update(filter(None, (row["verdict"], row.get("difference_verdict"))))
         seen.add(number)
