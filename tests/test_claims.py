@@ -251,6 +251,9 @@ def test_the_beginning_of_a_curve_is_fixed_beforehand():
     assert (found.part.value, found.part.low, found.part.high) == (-4, -7, -1) and found.verdict == SUPPORTED
     found = here("rl_drops_first", made(fig03=curve[1:]))
     assert found.verdict == OPEN and "has no evaluation of RL baseline after 40 queries" in found.reason
+    alone = [point(at, low, low + 2) | {"variant": "explorer_training"} for at, low in ((40, 1), (80, 2))]
+    found = here("explorer_against_cold_start", made(fig03=curve + alone))
+    assert (found.part.value, found.part.low, found.part.high) == (6.5, 2.5, 10.5) and found.verdict == SUPPORTED
 
 
 # -- on the paper's own numbers

@@ -176,7 +176,6 @@ def _values(part, tested):
     """The part as fields of a row; what is never reached has no value, and infinite ends make no interval."""
     if part is None or math.isinf(part.value):
         return {"measured": None}
-    whole = part.low < part.high and math.isfinite(part.low) and math.isfinite(part.high)
-    ends = {"low": part.low, "high": part.high} if whole else {}
+    ends = {"low": part.low, "high": part.high} if -math.inf < part.low < part.high < math.inf else {}
     compared = {"comparison": part.comparison, "corrected": tested.get(part.comparison)}
     return {"measured": part.value, "sees_gold": part.sees_gold, **ends, **compared}

@@ -1,6 +1,7 @@
 """Evidence for claims: values of recorded runs, and differences that the paper prints."""
 
 import math
+from itertools import product
 from typing import NamedTuple
 
 from earlib import __version__, paper, paths, records
@@ -33,11 +34,11 @@ class Runs(NamedTuple):
         """The runs with the rows of the other profiles; where two have one row, this profile's counts."""
         joined = {}
         for short in {**self.records, **self.more}:
-            found = [record for record in (self.records.get(short), *self.more.get(short, ())) if record]
-            rows = {records.key_of(row): row for record in reversed(found) for row in record["rows"]}
-            measured = [row for row in rows.values() if row["measured"] is not None]
-            dashes = [row for row in rows.values() if row["measured"] is None]
-            joined[short] = {**found[0], "rows": measured + dashes}
+            found = [*reversed(self.more.get(short, ())), *filter(None, [self.records.get(short)])]
+            rows = sorted(
+                (row for record in found for row in record["rows"]), key=lambda row: row["measured"] is not None
+            )
+            joined[short] = {**found[-1], "rows": [*{records.key_of(row): row for row in rows}.values()]}
         return self._replace(records=joined)
 
 
@@ -65,21 +66,19 @@ def read_runs(profile, present, also=(), folder=None):
     """
     if not present["dataset"]:
         raise ValueError("present: dataset: expected at least one dataset at hand; `make data` fetches LoCoMo")
-    folder, runs = folder or paths.records(), Runs(profile, present, {}, {})
-    more = {short: [] for short in RECORDS}
-    for one in (profile, *also):
-        for short, notebook in RECORDS.items():
-            try:
-                record = _usable(notebook, one, present, folder)
-            except Undecidable as error:
-                if one == profile:
-                    runs.absent[short] = f"{error}; make it with `python -m earlib.run {notebook} --profile {profile}`"
-                continue
+    runs = Runs(profile, present, {}, {}, {})
+    for one, (short, notebook) in product((profile, *also), RECORDS.items()):
+        try:
+            record = _usable(notebook, one, present, folder or paths.records())
+        except Undecidable as error:
+            if one == profile:
+                runs.absent[short] = f"{error}; make it with `python -m earlib.run {notebook} --profile {profile}`"
+        else:
             if one == profile:
                 runs.records[short] = record
             else:
-                more[short].append(record)
-    return runs._replace(more={short: found for short, found in more.items() if found})
+                runs.more.setdefault(short, []).append(record)
+    return runs
 
 
 def _usable(id, profile, present, folder):

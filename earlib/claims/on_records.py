@@ -74,16 +74,13 @@ def at_end(runs, id, of, above=-INF, below=INF, until=INF):
     return both(*found)
 
 
-def begins(runs, id, variant, above=-INF, below=INF, stated=None):
-    """A learner at first, compared with the retriever; in the paper's own setting by about as much as it states."""
+def begins(runs, id, variant, other=None, above=-INF, below=INF, stated=None):
+    """A learner at first, over the retriever or another one; in the paper's own setting by about as much as stated."""
+    part = early(runs, id, variant)
+    if other:
+        part = less(part, early(runs, id, other), f"{part.name}, over {paper.label(other)}, not paired")
     theirs = (runs.dataset, runs.encoder) == ("longmemeval", paper.DEFAULT_ENCODER)
-    return _unless_excluded(inside([early(runs, id, variant)], above, below), stated if theirs else None)
-
-
-def explorer_begins(runs, id):
-    """Training with the Explorer alone begins above the RL baseline."""
-    explorer, rmm = (early(runs, id, name) for name in ("explorer_training", "rmm"))
-    return inside([less(explorer, rmm, f"{explorer.name}, less that of the RL baseline, not paired")], above=0)
+    return _unless_excluded(inside([part], above, below), stated if theirs else None)
 
 
 def _calls(runs, id, variant):

@@ -140,9 +140,8 @@ def holm(p):
 
 
 def listed(parts):
-    """Parts in words, the first four of them."""
-    each = [f"{part.name}: {value_text(part)}" for part in parts[:4]]
-    return "; ".join(each + [f"and {len(parts) - 4} more"] * (len(parts) > 4))
+    """Parts in words."""
+    return "; ".join(f"{part.name}: {value_text(part)}" for part in parts)
 
 
 def value_text(part):
