@@ -153,6 +153,13 @@ def test_the_turn_alone_is_the_retriever_and_an_adapter_starts_from_the_weights(
     assert torch.equal(made[0], dict(of.by_weights(numbers, asked))[parts]) and not torch.equal(made[20], made[0])
 
 
+def test_candidates_are_turns_of_the_conversation_and_no_more_than_the_shortest_holds():
+    held = scored().held
+    for order in context.first_stages(scored(), 1000).values():
+        assert order.shape[1] == held.sum(1).min() and held.gather(1, order).all()
+        assert all(len(set(one)) == len(one) for one in order.tolist())
+
+
 @pytest.mark.parametrize("split", ["random", "conversation"])
 def test_folds_hold_each_training_question_once(split):
     setting, scopes = Setting(**TOY, split=split), scored().found.scopes

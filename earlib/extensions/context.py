@@ -174,7 +174,11 @@ def forms(context):
 
 
 def first_stages(context, depth):
-    """Turns in the order of each of the `forms`, `[N, depth]` places among T: cosines, or their ranks and BM25's."""
+    """Turns in the order of each of the `forms`, `[N, depth]` places among T: cosines, or their ranks and BM25's.
+
+    No more than the shortest conversation holds.
+    """
+    depth = min(depth, int(context.held.sum(1).min()))
     dense = {of: sum(context.values[f"vector: {name}"].double() for name in of) for of, _ in forms(context)}
     read = {word: context.values[f"words: {word}"].double() for _, word in forms(context) if word}
     worth = {of: _reciprocals(context, scores) for of, scores in dense.items()}
