@@ -21,7 +21,8 @@ encoder: str = "minilm"  # registry entry"""
 RECORD = """\
 import json
 from earlib import paths
-rows = [{"verdict": "agrees"}, {"verdict": "agrees"}, {"verdict": "differs"}, {"verdict": None}]
+verdicts = ["agrees", "agrees", "differs", None]
+rows = [{"variant": str(n), "verdict": one} for n, one in enumerate(verdicts)]
 paths.write_atomically(paths.results() / profile / f"{name}.json", json.dumps({"rows": rows, "precision": precision}))
 print(precision, sizes, reset, encoder)"""
 
