@@ -50,7 +50,7 @@ SMALLER = {
     "fig07_retrievers": {"rates": [1e-4], "width_seeds": 1},
     "sensitivity": {"options": ["update rule", "the baseline's p", "Recall@5", "split", "text of a turn"]},
     "large_banks": {"memories": 2000, "queries": 10},
-    "agent_memory": {"questions": 100},
+    "agent_memory": {"questions": 100, "stream": 20, "stream_seeds": 1},
 }
 
 

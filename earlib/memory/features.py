@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 NAMES = ("length", "question mark", "digits", "named first", "date for when")
-_WORD = re.compile(r"\w+")
+_WORD, _DIGIT = re.compile(r"\w+"), re.compile(r"\d")
 _WHEN = ("when", "how long", "what time", "what date", "what day", "what month", "what year", "which year")
 _DATE = re.compile(
     r"\b(today|yesterday|tomorrow|tonight|last|next|ago|weeks?|weekend|months?|years?|spring|summer|fall|winter|"
@@ -25,7 +25,6 @@ def plain_features(query: str, texts: list[str]) -> np.ndarray:
     rows = []
     for text in texts:
         words = _WORD.findall(text.lower())
-        digits = any(character.isdigit() for character in text)
         named, date = bool(asked.intersection(words[:1])), when and bool(_DATE.search(text))
-        rows.append([np.log1p(len(words)) / 3, "?" in text, digits, named, date])
+        rows.append([np.log1p(len(words)) / 3, "?" in text, bool(_DIGIT.search(text)), named, date])
     return np.array(rows, float).reshape(len(texts), len(NAMES))
