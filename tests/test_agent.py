@@ -63,6 +63,55 @@ def test_a_stretch_is_no_longer_than_a_life(fixed):
         agent.along(TOY, lives, 61)
 
 
+def test_a_stream_teaches_what_is_tested_on_other_questions(monkeypatch):
+    one, taught = settings.Setting(dataset="toy", seeds=1), []
+    teach = agent._teach
+
+    def noted(memory, benchmark, gold, order, name, seed):
+        taught.append(order)
+        teach(memory, benchmark, gold, order[:20], name, seed)
+
+    monkeypatch.setattr(agent, "_teach", noted)
+    still = agent.run_streams(one, "memory_still", ["right"], 1000)
+    names = ["right, a fifth as many", "inverted, then right", "one unrelated memory, a tenth as many"]
+    lives = {"memory_feedback": agent.run_streams(one, "memory_feedback", names, 1000)}
+    count = len(settings.benchmark("toy").asked) // 3  # of 1,000 no more than a third of all
+    assert [len(order) for order in taught] == [round(count / 5), 2 * count, round(count / 10)]
+    tested = still["right"].queries[0]
+    assert not set(tested) & set(taught[1]) and len(tested) + 2 * count == len(settings.benchmark("toy").asked)
+    base, *rows = agent.streamed(one, lives, still)
+    assert "stream" not in base and [row["stream"] for row in rows] == names
+    for row in rows:
+        assert row["difference"] == pytest.approx(row["measured"] - base["measured"])
+
+
+def test_streams_say_what_their_names_say():
+    rng, useful = np.random.default_rng(0), [False, True, False, False, False]
+    said = {
+        name: np.array([stream.label(rng, useful, 0.2) for _ in range(400)], object)
+        for name, stream in agent.STREAMS.items()
+        if stream.label and name != "right, for one question in five"
+    }
+    assert (said["right"] == useful).all() and (said["inverted, then right"] != useful).all()
+    assert (said["always the first"] == [True, False, False, False, False]).all()
+    assert set(said["only the useful ones named"].flatten()) == {True, None}
+    assert (said["30 % flipped"] != useful).mean() == pytest.approx(0.3, abs=0.05)
+    clicks = said["a wrong click for 30 % of the questions"]
+    assert (clicks.sum(1) == 1).all() and (~clicks[:, 1].astype(bool)).mean() == pytest.approx(0.3, abs=0.08)
+    assert agent.STREAMS["inverted, then right"].label(rng, useful, 0.5) == useful
+
+
+def test_a_memory_s_own_rate_of_citations_is_added_to_its_score():
+    benchmark = settings.benchmark("toy")
+    held = agent._remembering(benchmark, agent._lookup(benchmark, "minilm"), agent.WAYS["memory_still"], None, 0)
+    rated, query = agent.CitationRate(held), benchmark.asked[0].text
+    found = rated.retrieve(query, 10)
+    assert found == held.retrieve(query, 10)
+    for _ in range(60):
+        rated.feedback(query, [found[0].id, found[1].id], [False, True])
+    assert rated.retrieve(query, 10)[0] == found[1] or found[0].score - found[1].score > agent.CITED
+
+
 def test_moments_tell_ids_and_no_text(fixed):
     other = fixed._replace(values=1 - np.nan_to_num(fixed.values))
     told = agent.moments(TOY, fixed, other)
