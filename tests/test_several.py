@@ -48,6 +48,8 @@ def test_settings_that_cannot_be_had_have_rows_of_their_own_and_what_is_run_its_
         ("locomo", "gte", "ear", "no file"),
     ]
     assert found.words == "on toy dialogues and LoCoMo with MiniLM and GTE"
+    words = found._replace(dataset=["locomo"], encoder=["contriever", "stella", "gte"]).words
+    assert words == "on LoCoMo with Contriever, Stella and GTE"
     assert [list(prints) for prints in found.fingerprints] == [["toy"], ["minilm"]]
 
 

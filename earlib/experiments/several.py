@@ -21,8 +21,8 @@ class Several(NamedTuple):
     @property
     def words(self):
         """The datasets and encoders asked for, for a title: "on LoCoMo with Contriever and Stella"."""
-        said = (" and ".join(map(paper.label, names)) for names in (self.dataset, self.encoder))
-        return "on {} with {}".format(*said)
+        said = (", ".join(map(paper.label, names)) for names in (self.dataset, self.encoder))
+        return "on {} with {}".format(*(" and ".join(one.rsplit(", ", 1)) for one in said))
 
     @property
     def fingerprints(self):
