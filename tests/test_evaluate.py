@@ -108,7 +108,15 @@ def test_the_interval_is_the_wider_one_where_questions_of_a_conversation_agree()
     assert width(told) > 3 * width(alone) and told["low"] < told["measured"] < told["high"]
     assert intervals.summary(values, np.arange(300)[None], np.zeros(300, int)) == alone  # one conversation
     ends = ttest_1samp(100 * values[0, ::30], 0).confidence_interval()
-    assert (told["low"], told["high"]) == pytest.approx((ends.low, ends.high))
+    assert (told["low"], told["high"]) == pytest.approx((max(ends.low, 0), min(ends.high, 100)))
+
+
+def test_the_interval_of_shares_stays_within_what_shares_can_be():
+    values, scopes = np.repeat([[1.0, 0.0]], 20, axis=1), np.repeat([0, 1], 20)
+    told = intervals.summary(values, np.arange(40)[None], scopes)
+    assert (told["low"], told["high"]) == (0, 100)
+    gap = intervals.difference(values, 1 - values, np.arange(40)[None], scopes)
+    assert (gap["low"], gap["high"]) == (-100, 100)
 
 
 def test_ten_conversations_cover_the_truth_as_often_as_they_say():

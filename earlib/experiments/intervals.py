@@ -41,7 +41,7 @@ def summary(values, queries, scopes=None, scale=100):
     ValueError
         If no question of a seed counts.
     """
-    return _summary(values, queries, scopes, scale, _resampled)
+    return _summary(values, queries, scopes, scale, _resampled, 0)
 
 
 def difference(values, others, queries, scopes=None, scale=100, tested=True):
@@ -52,11 +52,12 @@ def difference(values, others, queries, scopes=None, scale=100, tested=True):
     a question together; None if they differ on no question.
     """
     gap = values - others
-    found = _summary(gap, queries, scopes, scale, _few_or_resampled)
+    found = _summary(gap, queries, scopes, scale, _few_or_resampled, -1)
     return {**found, "p": _permuted(gap, queries)} if tested else found
 
 
-def _summary(values, queries, scopes, scale, over_questions):
+def _summary(values, queries, scopes, scale, over_questions, least):
+    """As `summary`; the interval of shares stays between `least` and 1."""
     counted = ~np.isnan(values)
     if not counted.any(1).all():
         raise ValueError("a seed evaluates no question with gold memories; choose more questions, or another part")
@@ -65,6 +66,8 @@ def _summary(values, queries, scopes, scale, over_questions):
     if scopes is not None and len(np.unique(scopes[queries[counted]])) > 1:
         intervals.append(_over_conversations(*_by_unit(values, scopes[queries])))
     low, high = max(intervals, key=lambda ends: ends[1] - ends[0])
+    if scale == 100:
+        low, high = max(low, least), min(high, 1)
     std = float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None
     found = {"measured": float(by_seed.mean()), "std": std, "low": float(scale * low), "high": float(scale * high)}
     found |= {"n_queries": int(counted.sum(1).min()), "n_queries_most": int(counted.sum(1).max())}
