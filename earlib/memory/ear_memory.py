@@ -6,8 +6,8 @@
     memory.feedback("Which instrument does Ada play?", [found[0].id], [True])
     memory.save("memory")
 
-It is the system of the experiments with one replica and one query at a time (`online.OnlineLearner`), over memories
-that come and go. Readers need no lock: each works on the snapshot that it began with. A change is made as a whole or
+It learns a few weights (`weights.WeightLearner`), or an adapter: the system of the experiments with one replica and one
+query at a time (`online.OnlineLearner`), over memories that come and go. Readers need no lock: each works on the snapshot that it began with. A change is made as a whole or
 not at all: it runs in a thread of its own (`writer.Writer`) and takes effect by one assignment.
 """
 
@@ -220,7 +220,7 @@ class EARMemory(StoredMemory):
             Memories that were shown, whether retrieved or not; at most K.
         labels : sequence, optional
             True or 1 for a useful one, False, 0 or -1 for another; None where the critic is asked. Left out, the critic
-            is asked about all. A memory without a label from either counts as not shown.
+            is asked about all. A memory without a label from either counts as not judged.
 
         source : str, optional
             Who says so. Of each source that is named only the newest 10 feedbacks count for the learned weights.

@@ -91,8 +91,8 @@ class MemoryState:
 
     def make(self, change: Change) -> None:
         """Make a change that `check` has accepted."""
-        makers: dict[type, Callable[..., None]] = {Add: self.add, Remove: self.remove, Feedback: self.feedback}
-        makers[Learning] = self.learning
+        makers: dict[type, Callable[..., None]] = {Add: self.add, Remove: self.remove}
+        makers |= {Feedback: self.feedback, Learning: self.learning}
         makers[type(change)](**dict(change))
 
     def add(self, texts: list[str], ids: list, vectors: np.ndarray, times: list[float]) -> None:
@@ -139,9 +139,8 @@ class MemoryState:
         slate, citations = slate[None, None], citations[None, None]
         told = tallied(slate, citations, citations != 0, torch.zeros(1, 1, K, dtype=self.dtype))
         if isinstance(self.learner, WeightLearner):
-            cosine = self.learner.cosine.score(
-                torch.from_numpy(vector).to(self.dtype)[None, None], now.bank[rows].to(self.dtype)[None]
-            )[0]
+            asked, memory = torch.from_numpy(vector).to(self.dtype), now.bank[rows].to(self.dtype)
+            cosine = self.learner.cosine.score(asked[None, None], memory[None])[0]
             first = cosine.flatten().double() + self.config.side_start * side
             x = np.column_stack([first, side, now.features_of(query, torch.tensor(rows))])
             self.learner.learn(x, np.array(rows), told, source_number(source))
