@@ -7,8 +7,9 @@
     memory.save("memory")
 
 It learns a few weights (`weights.WeightLearner`), or an adapter: the system of the experiments with one replica and one
-query at a time (`online.OnlineLearner`), over memories that come and go. Readers need no lock: each works on the snapshot that it began with. A change is made as a whole or
-not at all: it runs in a thread of its own (`writer.Writer`) and takes effect by one assignment.
+query at a time (`online.OnlineLearner`), over memories that come and go. Readers need no lock: each works on the
+snapshot that it began with. A change is made as a whole or not at all: it runs in a thread of its own (`writer.Writer`)
+and takes effect by one assignment.
 """
 
 import time
