@@ -117,6 +117,7 @@ def test_the_interval_of_shares_stays_within_what_shares_can_be():
     assert (told["low"], told["high"]) == (0, 100)
     gap = intervals.difference(values, 1 - values, np.arange(40)[None], scopes)
     assert (gap["low"], gap["high"]) == (-100, 100)
+    assert intervals.summary(-values, np.arange(40)[None], scopes)["low"] == -100  # a difference, given as a value
 
 
 def test_ten_conversations_cover_the_truth_as_often_as_they_say():

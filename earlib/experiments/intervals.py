@@ -41,7 +41,7 @@ def summary(values, queries, scopes=None, scale=100):
     ValueError
         If no question of a seed counts.
     """
-    return _summary(values, queries, scopes, scale, _resampled, 0)
+    return _summary(values, queries, scopes, scale, _resampled, -1 if (values < 0).any() else 0)
 
 
 def difference(values, others, queries, scopes=None, scale=100, tested=True):
