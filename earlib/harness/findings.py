@@ -15,9 +15,11 @@ class Value(NamedTuple):
     rows: list
 
     def __format__(self, form):
-        row = self.rows[0]
+        if form == "rows":
+            return str(len(self.rows))
         if form == "above":
             return f"{sum(one['difference_low'] > 0 for one in self.rows)} of {len(self.rows)}"
+        row = self.rows[0]
         if form == "count":
             return f"{row['measured']:,.0f}"
         if form == "level":
@@ -25,6 +27,8 @@ class Value(NamedTuple):
         if row.get("difference") is None:
             raise LookupError(row.get("reason") or "it has no difference")
         low, high = row["difference_low"], row["difference_high"]
+        if form == "ms":
+            return f"{1000 * row['difference']:.1f} [{1000 * low:.1f}, {1000 * high:.1f}] ms"
         if form:
             better, level, worse = form.split("|")
             return better if low > 0 else worse if high < 0 else level
@@ -70,12 +74,13 @@ def _value(record, where):
     """Rows of the main split that fit; of several points of a curve the last."""
     wanted = {"metric": "recall@5", "over": None, "split": record["parameters"].get("split", "random")} | where
     along = wanted.pop("last", None)
+    wanted = {key: one for key, one in wanted.items() if one != "any"}
     rows = [row for row in record["rows"] if all(row.get(key) in _either(key, one) for key, one in wanted.items())]
     if along:
         rows = sorted((row for row in rows if row.get(along) is not None), key=lambda row: row[along])[-1:]
-    if not rows:
+    if not rows and "decided" not in where:  # none of the claims may have this verdict
         raise LookupError(f"no row of {', '.join(f'{key} {one}' for key, one in where.items())}")
-    if rows[0]["measured"] is None:
+    if rows and rows[0]["measured"] is None and not rows[0].get("decided"):
         raise LookupError(rows[0]["reason"].rstrip("."))
     return Value(rows)
 
