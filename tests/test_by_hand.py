@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import nbformat
 import papermill
@@ -61,7 +63,11 @@ def jupyter_server(tmp_path):
             request = urllib.request.Request(f"{url}api/{what}", data, {"Authorization": f"token {token}"})
             return json.load(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120))
 
-        wait_until(lambda: "is running at" in log.read_text(), 120)
+        def answers():
+            with suppress(urllib.error.URLError):
+                return ask("status")
+
+        wait_until(answers, 120)
         notebook = with_smoke(nbformat.from_dict(ask(f"contents/notebooks/{NAME}.ipynb")["content"]))
         kernel = ask("kernels", name="python3", path="notebooks")["id"]
         channel = f"{url.replace('http', 'ws', 1)}api/kernels/{kernel}/channels?token={token}"
