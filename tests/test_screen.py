@@ -87,7 +87,7 @@ def test_a_run_tells_each_notebook_in_a_line_and_in_the_last_what_stayed(typed, 
         "(--rewrite puts them in place)"
     )
     (root / "results" / "smoke" / "plain.json").write_text('{"rows": [], "precision": 88.0}')
-    assert typed("plain")[0][-2].endswith(" s, changed: 1 of 1 rows")
+    assert typed("plain")[0][-2].endswith(" s, changed: 4 of 4 rows")
 
 
 # -- time left

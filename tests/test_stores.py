@@ -133,7 +133,7 @@ def test_types_of_questions_make_up_all_of_them(answered):
     whole, *parts = comparisons.by_category(setting, numbers, queries, "retriever", types, **keys)
     assert (whole["category"], [row["category"] for row in parts]) == ("all types", types)
     assert {row["metric"] for row in (whole, *parts)} == {"observations"}
-    assert 0 <= whole["low"] <= whole["measured"] <= whole["high"] <= 5
+    assert whole["low"] <= whole["measured"] <= whole["high"] and 0 <= whole["measured"] <= 5
     for row in parts:
         of_type = (np.array(of_toy.categories) == row["category"])[queries] & (queries >= 0)
         by_hand = [one[kept].mean() for one, kept in zip(numbers["retriever"][0], of_type, strict=True)]
