@@ -74,9 +74,16 @@ def test_every_profile_fits_the_notebooks(profile):
     assert len({plan.name for plan in plans}) == len(plans)
 
 
+# Not made since their notebooks took ten seeds, or the memory another learner; `make NAME PROFILE=laptop-large` makes one.
+NOT_MADE = {"laptop-large": ("fig04_llm_calls", "fig05_noise_robustness", "fig07_retrievers", "agent_memory")}
+
+
 @each
 @pytest.mark.parametrize("profile", ["smoke", "laptop", "laptop-large"])
 def test_a_committed_record_is_of_a_commit(name, profile):
+    if name in NOT_MADE.get(profile, ()):
+        assert not list((paths.reference() / profile).glob(f"{name}*"))
+        return
     record = json.loads((paths.reference() / profile / f"{name}.json").read_text())
     assert (record["id"], record["profile"]) == (name, profile)
     commit = record["provenance"]["commit"] or ""

@@ -38,7 +38,8 @@ class Value(NamedTuple):
 def _with_interval(row, *fields):
     *fields, sign = fields
     digits = 1 if paper.unit(row["metric"]) == "%" else 2
-    value, low, high = (row.get(field) for field in fields)
+    # plus zero: a value that rounds to zero has no minus
+    value, low, high = (None if row.get(one) is None else round(row[one], digits) + 0.0 for one in fields)
     return f"{value:{sign}.{digits}f}" + ("" if low is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]")
 
 
