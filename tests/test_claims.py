@@ -491,7 +491,11 @@ def test_claims_about_several_encoders_read_the_other_profile_too():
     runs = committed("laptop", "laptop-large")
     names = {piece.name for piece in here("consistently_outperforms", runs).pieces}
     assert {f"LoCoMo, {one}, Recall@5, EAR over Retriever" for one in ("MiniLM", "MPNet", "GTE")} <= names
-    assert any("MPNet less MiniLM" in piece.name for piece in here("larger_need_more", runs).pieces)
+    found = here("larger_need_more", runs)
+    if "fig07" in runs.more:
+        assert any("MPNet less MiniLM" in piece.name for piece in found.pieces)
+    else:  # its record is not committed
+        assert found.verdict == OPEN
     assert len(here("adapter_suffices", runs).pieces) == 1  # of its own profile alone
     one, other = over("retriever", 2, 9), over("retriever", 3, 8)
     runs = made(one)._replace(more={"tab02": [made(other, other | {"encoder": "mpnet"}).records["tab02"]]})
@@ -553,9 +557,11 @@ def test_the_control_is_a_field_of_its_own():
 
 def test_the_verdict_follows_the_record():
     where = {"variant": "ear", "metric": "recall@5", "split": "random", "compared_with": {"variant": "rmm"}}
+    runs = committed()  # without the readings, which would decide the opposite of a changed record
+    runs = runs._replace(records={short: one for short, one in runs.records.items() if short != "sensitivity"})
     for low, high, expected in ((1.0, 9.0, SUPPORTED), (-1.0, 9.0, OPEN), (-9.0, -1.0, REFUTED)):
         ends = {"difference_low": low, "difference_high": high, "difference": (low + high) / 2}
-        found = here("significantly_over_rl", changed(committed(), "tab03", where, **ends))
+        found = here("significantly_over_rl", changed(runs, "tab03", where, **ends))
         assert found.verdict == expected and (found.part.low, found.part.high) == (low, high)
 
 
