@@ -187,6 +187,9 @@ def test_the_groups_of_notebooks_share_none():
 
 
 def test_extensions_stand_apart_in_the_results(tmp_path):
+    def shown(*larger):
+        return readme.results_tables(readme.both_kinds(tmp_path / "smoke"), "smoke", *larger)
+
     row = {"dataset": "toy", "encoder": "minilm", "variant": "ear_adapter", "metric": "recall@5"}
     row |= {"objective": "softmax", "split": "random", "headline": True, "n_queries": 9}
     row |= {"measured": 50.0, "std": 1.0, "low": 48.0, "high": 52.0}
@@ -195,20 +198,20 @@ def test_extensions_stand_apart_in_the_results(tmp_path):
         record = experiment_record(id, row)
         (tmp_path / "smoke").mkdir(exist_ok=True)
         (tmp_path / "smoke" / f"{id}.json").write_text(json.dumps(record))
-    before, _, after = readme.results_tables(tmp_path / "smoke").partition("### Beyond the paper")
+    before, _, after = shown().partition("### Beyond the paper")
     assert "tab02_main_results" in before and "ext01" not in before and "tab02" not in after
     line = "| EAR adapter (softmax) | toy dialogues, MiniLM, random | 50.0 ± 1.0 [48.0, 52.0] |"
     assert f"{line} +8.0 [+6.0, +10.0] |" in after
     del row["split"]  # a stream has none, and is not said to have one
     record = experiment_record("ext05_drift", row)
     (tmp_path / "smoke" / "ext05_drift.json").write_text(json.dumps(record))
-    assert "(softmax) | toy dialogues, MiniLM | 50.0" in readme.results_tables(tmp_path / "smoke")
-    assert "MPNet" not in readme.results_tables(tmp_path / "smoke")
+    assert "(softmax) | toy dialogues, MiniLM | 50.0" in shown()
+    assert "MPNet" not in shown()
     (tmp_path / "laptop-large").mkdir()
     for id in ("tab02_main_results", "ext01_objective"):
         record = experiment_record(id, row | {"encoder": "mpnet"}) | {"profile": "laptop-large"}
         (tmp_path / "laptop-large" / f"{id}.json").write_text(json.dumps(record))
-    both = readme.results_tables(tmp_path / "smoke", tmp_path / "laptop-large")
+    both = shown(readme.both_kinds(tmp_path / "laptop-large"))
     assert both.count("MPNet") == 1 and "(softmax) | toy dialogues, MPNet | 50.0" in both.partition("### Beyond")[2]
 
 

@@ -60,7 +60,7 @@ def test_pages_are_not_filled_from_a_record_of_other_parameters_than_the_profile
         f"{name}.json: queries: expected 30, as in the profile laptop, found 31; run `make {name} PROFILE=laptop`"
     )
     with pytest.raises(ValueError, match=re.escape(expected)):
-        readme.results_tables(file.parent)
+        readme.both_kinds(file.parent)
 
 
 def table2(low, high):

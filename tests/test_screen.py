@@ -86,6 +86,7 @@ def test_a_run_tells_each_notebook_in_a_line_and_in_the_last_what_stayed(typed, 
         "unchanged: results/smoke/plain.ipynb; as this run made them: build/unchanged/smoke/plain.ipynb "
         "(--rewrite puts them in place)"
     )
+    assert not any("unchanged" in line for line in typed("plain", "--rewrite")[0])
     (root / "results" / "smoke" / "plain.json").write_text('{"rows": [], "precision": 88.0}')
     assert typed("plain")[0][-2].endswith(" s, changed: 4 of 4 rows")
 

@@ -1,5 +1,6 @@
 """The result of each notebook in one sentence, worded from its record by `findings.yaml`."""
 
+from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ def _with_interval(row, *fields):
     return f"{value:{sign}.{digits}f}" + ("" if low is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]")
 
 
+@cache
 def source():
     """Content of `findings.yaml`: by notebook the sentence and the rows that it names."""
     return yaml.safe_load(resources.files("earlib.harness").joinpath("findings.yaml").read_text(encoding="utf-8"))

@@ -15,18 +15,17 @@ from earlib.records import SEES_GOLD, load, plain, tally
 PROFILE, LARGER = "laptop", "laptop-large"  # whose records are shown
 
 
-def findings_table(folder):
-    """The README's table: each notebook with the paper's table or figure and its result, from a folder of records."""
-    return _rendered("readme.md.j2", records=sum(_records(folder), []), profile=folder.name, finding=finding)
+def findings_table(records, profile):
+    """The README's table: each notebook with the paper's table or figure and its result."""
+    return _rendered("readme.md.j2", records=sum(records, []), profile=profile, finding=finding)
 
 
-def results_tables(folder, larger=None):
-    """The tables of docs/results.md: headline rows, and all verdicts by notebook, from a folder of records.
+def results_tables(records, profile, larger=((), ())):
+    """The tables of docs/results.md: headline rows, and all verdicts by notebook.
 
-    What goes beyond the paper follows below a heading of its own, with the headline rows of the folder `larger`.
+    What goes beyond the paper follows below a heading of its own, with its headline rows of the profile `larger`.
     """
-    own, others = _records(folder)
-    told = {"own": own, "others": others, "larger": _records(larger)[1] if larger else [], "profile": folder.name}
+    told = {"own": records[0], "others": records[1], "larger": [*larger[1]], "profile": profile}
     return _rendered("results.md.j2", **told, headline=tables.headline, gain=tables.gain, sees_gold=SEES_GOLD)
 
 
@@ -35,7 +34,7 @@ def _rendered(name, **told):
     return Template(source, trim_blocks=True).render(told, tally=tally).strip()
 
 
-def _records(folder):
+def both_kinds(folder):
     """The records in a folder: those of the paper's tables and figures, and those of what goes beyond it."""
     planned = profiles.planned(folder.name)
     ids = (path.stem for path in folder.glob("*.json") if "--" not in path.stem)
@@ -76,8 +75,9 @@ def main(arguments=None):
     folder, larger = (paths.reference() / name for name in (PROFILE, LARGER))
     try:
         found = "\n".join(f"{number}. {one}" for number, one in enumerate(five(paths.reference()), 1))
-        pages = [_filled("README.md", findings=found, results=findings_table(folder))]
-        pages.append(_filled("docs/results.md", results=results_tables(folder, larger)))
+        records, more = both_kinds(folder), both_kinds(larger)
+        pages = [_filled("README.md", findings=found, results=findings_table(records, PROFILE))]
+        pages.append(_filled("docs/results.md", results=results_tables(records, PROFILE, more)))
         for name, text, fresh in pages:
             if options.check and fresh != text:
                 sys.exit(f"{name} is stale: its tables are not those of the results; run `{parser.prog}`")

@@ -107,6 +107,8 @@ class Runner:
             if self.estimates is None:
                 computed = True
                 changes = notebooks.publish(work, plan.profile, plan.name, self.rewrite)
+                if self.rewrite:  # nothing stayed as it was
+                    changes = changes or None
                 broken.unlink(missing_ok=True)  # of an earlier run
         except Exception as caught:
             error = notebooks.explain(caught)

@@ -162,21 +162,7 @@ def answer_rows(panel, setting, reached, baseline, names=None, categories=None, 
     asked = asked_of(panel, setting, reached[baseline].queries)
     names, types = list(names or (*reached, CONSTANT)), ["all types", *categories] if categories else [None]
     about = {"f1": {"llm": row_name(panel.llm)}, "j": {"llm": row_name(panel.llm), "judge": row_name(panel.judge)}}
-    said, judged, failed = {}, {}, {}
-    try:
-        said = generate(panel, asked, {name: one.slates[asked.place] for name, one in reached.items()})
-        constants = [_constant(setting, seed) for seed in range(setting.seeds)]
-        said[CONSTANT] = [Said(constants[seed]) for seed in asked.seeds]
-    except NoModel as error:
-        failed = dict.fromkeys(METRICS, error)
-    try:
-        if said:
-            found = iter(verdicts(panel, asked.questions * len(said), [one for of in said.values() for one in of]))
-            judged = {name: [next(found) for _ in of] for name, of in said.items()}
-            if reason := unfit(panel, setting):
-                failed["j"] = reason
-    except NoModel as error:
-        failed["j"] = error
+    said, judged, failed = _said_and_judged(panel, setting, asked, reached)
     made, kinds = [], np.array([one.category for one in asked.questions])
     for metric, kind, name in product(METRICS, types, names):
         told = about[metric] | ({"category": kind} if kind else {}) | keys
@@ -196,6 +182,25 @@ def answer_rows(panel, setting, reached, baseline, names=None, categories=None, 
             reply_row(setting, name, metric, of[name], queries, None if name == baseline else of[baseline], **told)
         )
     return made
+
+
+def _said_and_judged(panel, setting, asked, reached):
+    """Answers and verdicts by system, the constant answer's too, and by metric the reason why there are none."""
+    said, judged, failed = {}, {}, {}
+    try:
+        said = generate(panel, asked, {name: one.slates[asked.place] for name, one in reached.items()})
+        constants = [_constant(setting, seed) for seed in range(setting.seeds)]
+        said[CONSTANT] = [Said(constants[seed]) for seed in asked.seeds]
+    except NoModel as error:
+        return said, judged, dict.fromkeys(METRICS, error)
+    try:
+        found = iter(verdicts(panel, asked.questions * len(said), [one for of in said.values() for one in of]))
+        judged = {name: [next(found) for _ in of] for name, of in said.items()}
+        if reason := unfit(panel, setting):
+            failed["j"] = reason
+    except NoModel as error:
+        failed["j"] = error
+    return said, judged, failed
 
 
 def _abstentions(setting, queries):
