@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 
 import pytest
 from test_records import PARAMETERS, PROVENANCE, ablation, commit, measured
@@ -89,6 +90,15 @@ def test_a_sentence_is_of_the_main_split_and_says_what_is_missing():
     absent = records.row("locomo", "minilm", "ear", "recall@5", reason="no weights", split="fixed")
     made["rows"].insert(0, absent | {"measured": None, "verdict": "not run"})
     assert findings.finding(made) == "Not measured: no weights."
+
+
+def test_a_notebook_opens_with_its_sentence_and_concludes_with_what_was_measured(monkeypatch):
+    made, rows = table2(2.0, 6.0), {"ear": {"variant": "ear", "over": None}, "none": {"variant": "nothing"}}
+    shown = unescape(findings.show(made).data)
+    assert findings.finding(made) in shown and re.search(r"LoCoMo, MiniLM, random split.* questions?, .* seeds", shown)
+    entry = {"rows": rows, "concludes": ["EAR gains {ear}.", "What else is {none}."]}
+    monkeypatch.setattr(findings, "source", lambda: {made["id"]: entry})
+    assert "EAR gains +4.0 [+2.0, +6.0]. Not measured: no row of variant nothing." in findings.conclude(made).data
 
 
 def test_every_notebook_of_the_paper_has_a_sentence_that_its_committed_record_fills():

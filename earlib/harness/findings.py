@@ -1,12 +1,16 @@
 """The result of each notebook in one sentence, worded from its record by `findings.yaml`."""
 
 from functools import cache
+from html import escape
 from importlib import resources
+from string import Formatter
 from typing import NamedTuple
 
 import yaml
+from IPython.display import HTML
 
 from earlib import paper
+from earlib.harness import tables
 from earlib.records import load
 
 
@@ -56,6 +60,26 @@ def finding(record):
     return _worded(entry, lambda where: (record, where)) if entry else ""
 
 
+def show(record):
+    """The sentence of a record and what it was measured on, as the first output of its notebook."""
+    rows = []
+    entry = source()[record["id"].partition("--")[0]]
+    for name in _named(entry["says"]):
+        try:
+            rows += _value(record, entry["rows"][name]).rows[:1]
+        except LookupError:  # the sentence says so
+            continue
+    scope = f'\n<p class="caption">{escape(tables.scope(rows))}</p>' if rows else ""
+    return HTML(f'<p class="result"><strong>{escape(finding(record))}</strong></p>{scope}')
+
+
+def conclude(record):
+    """What a record's numbers say in two or three sentences, as the output of a notebook cell."""
+    entry = source()[record["id"].partition("--")[0]]
+    told = [_worded({"says": one, "rows": entry["rows"]}, lambda where: (record, where)) for one in entry["concludes"]]
+    return HTML(f'<p class="conclusion">{escape(" ".join(dict.fromkeys(told)))}</p>')
+
+
 def five(folder):
     """The findings of the README, each a sentence, from a folder with the records of both laptop profiles."""
 
@@ -66,9 +90,13 @@ def five(folder):
     return [_worded(entry, place) for entry in source()["five"]]
 
 
+def _named(sentence):
+    return list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(sentence) if name))
+
+
 def _worded(entry, place):
     try:
-        return entry["says"].format(**{name: _value(*place(where)) for name, where in entry["rows"].items()})
+        return entry["says"].format(**{name: _value(*place(entry["rows"][name])) for name in _named(entry["says"])})
     except (LookupError, FileNotFoundError) as error:
         return f"Not measured: {error.args[-1]}."
 

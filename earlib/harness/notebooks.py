@@ -314,6 +314,7 @@ def _stripped(notebook):
             del cell.metadata["tags"]
         elif tags and "injected-parameters" in tags:
             cell["id"] = "injected-parameters"
+            cell.metadata["jupyter"] = {"source_hidden": True}
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     return notebook

@@ -142,24 +142,29 @@ def caption(record, signs=True, **where):
     run = [row for row in rows if row["measured"] is not None]
     directed = [row for row in run if row["verdict"] in ("same direction", "other direction")]
     baselines = _unique(_keys_named(row["compared_with"]) for row in directed)
-    counts = [
-        _count(run, ("n_queries", "n_queries_most"), "question{s}"),
-        _count(run, ("seeds",), "seed{s}"),
-        _count(run, ("excluded",), "question{s} without gold left out of a seed"),
-        _count(run, ("unparsed",), "of the replies of a line could not be read and are not scored"),
-        _count([row for row in run if row.get("refused")], ("refused",), "were refused"),
-        _count(run, ("abstentions",), "abstention question{s} left out"),
-    ]
     meaning = {"std": "± standard deviation over seeds", "low": "[ ] 95 % interval"}
     meaning["answer_words"] = "( ) mean length of the answers"
     spread = [text for key, text in meaning.items() if any(row.get(key) is not None for row in run)]
-    parts = [_measured_on(run), _setting(run), ", ".join(filter(None, counts))]
+    parts = [scope(run)]
     if signs:
         direction = f"Direction compared with {_joined(baselines)}" if baselines else ""
         seen = any(row.get("sees_gold") for row in run)
         parts += [", ".join(spread), direction, f"* {SEES_GOLD}" if seen else ""]
     parts += [f"– {reason}" for reason in _unique(row["reason"] for row in rows if row["measured"] is None)]
     return ". ".join(part.rstrip(".") for part in parts if part) + "."
+
+
+def scope(rows):
+    """What rows were measured on: data, encoder, split, questions, seeds, and what was left out."""
+    counts = [
+        _count(rows, ("n_queries", "n_queries_most"), "question{s}"),
+        _count(rows, ("seeds",), "seed{s}"),
+        _count(rows, ("excluded",), "question{s} without gold left out of a seed"),
+        _count(rows, ("unparsed",), "of the replies of a line could not be read and are not scored"),
+        _count([row for row in rows if row.get("refused")], ("refused",), "were refused"),
+        _count(rows, ("abstentions",), "abstention question{s} left out"),
+    ]
+    return ". ".join(filter(None, (_measured_on(rows), _setting(rows), ", ".join(filter(None, counts)))))
 
 
 def _setting(rows):
@@ -252,6 +257,11 @@ def _without_empty_paper(frame, record, where):
         return frame
     heads = frame.columns.get_level_values(-1)
     return frame.loc[:, ~heads.isin(["paper", "in the paper", "verdict"])]
+
+
+def folded(summary, *shown):
+    """Outputs of `show` and the like behind a line that opens them: for what a first reader does not need."""
+    return HTML(f"<details><summary>{escape(summary)}</summary>{''.join(one.data for one in shown)}</details>")
 
 
 def html(frame, caption=""):
