@@ -33,7 +33,7 @@ $(PYTHON) -m ruff check .
 $(PYTHON) -m ruff format --check .
 endef
 
-.PHONY: help reproduce extensions estimate test check test-core test-pythons test-processors rehearse llm test-llm test-integrations data report lab kernel bench lock clean clean-cache FORCE $(NOTEBOOKS)
+.PHONY: help reproduce extensions records estimate test check test-core test-pythons test-processors rehearse llm test-llm test-integrations data report lab kernel bench lock clean clean-cache FORCE $(NOTEBOOKS)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
@@ -49,6 +49,14 @@ extensions: $(STAMP) ## run the notebooks that go beyond the paper into results/
 
 $(NOTEBOOKS): $(STAMP)
 	$(PYTHON) -m earlib.run $@ --profile $(PROFILE) $(ARGS)
+
+# Claims of either laptop read the records of both.
+records: $(STAMP) ## for maintainers: rewrite the committed records of all profiles from this commit (hours), and the README
+	@test -z "$$(git status --porcelain -- earlib notebooks)" || \
+	{ echo "earlib/ or notebooks/ holds changes that no commit has: commit them first" >&2; exit 1; }
+	$(foreach profile,smoke laptop-large laptop,$(PYTHON) -m earlib.run all --profile $(profile) --jobs $(JOBS) --rewrite &&) \
+	$(PYTHON) -m earlib.run claims --profile laptop-large --rewrite
+	$(PYTHON) -m earlib.harness.readme
 
 estimate: $(STAMP) ## say what the language models of PROFILE would cost; asks nothing
 	$(PYTHON) -m earlib.run all --profile $(PROFILE) --estimate $(ARGS)
