@@ -74,7 +74,7 @@ def show(record):
 
 
 def conclude(record):
-    """What a record's numbers say in two or three sentences, as the output of a notebook cell."""
+    """Conclusion of two or three sentences from a record's numbers, as the output of a notebook cell."""
     entry = source()[record["id"].partition("--")[0]]
     told = [_worded({"says": one, "rows": entry["rows"]}, lambda where: (record, where)) for one in entry["concludes"]]
     return HTML(f'<p class="conclusion">{escape(" ".join(dict.fromkeys(told)))}</p>')

@@ -155,7 +155,7 @@ def caption(record, signs=True, **where):
 
 
 def scope(rows):
-    """What rows were measured on: data, encoder, split, questions, seeds, and what was left out."""
+    """Scope of rows: data, encoder, split, questions, seeds, and what was left out."""
     counts = [
         _count(rows, ("n_queries", "n_queries_most"), "question{s}"),
         _count(rows, ("seeds",), "seed{s}"),
