@@ -83,6 +83,17 @@ def test_a_legend_of_many_names_leaves_the_panel_its_height(count):
     assert figure.axes[0].get_window_extent().height / figure.dpi > 1.6
 
 
+def test_two_points_have_no_line_and_ticks_are_where_something_was_measured():
+    frame = trajectory(2).assign(difference=1.0, difference_low=-2.0, difference_high=5.0)
+    (axes,) = figures.gains(frame, "training_queries").axes
+    assert list(axes.get_xticks()) == [0, 40]
+    assert {lines(axes)[name].get_linestyle() for name in ("RL baseline", "EAR adapter")} == {"None"}
+    long = figures.curves(trajectory(), "training_queries")
+    assert list(long.axes[0].get_xticks()) == [0, 240, 480, 720, 960, 1200]
+    title = long.legends[0].get_title().get_text()
+    assert title == "System (area: ± standard deviation over seeds)"
+
+
 def test_curves_keep_the_line_readable():
     line = lines(figures.curves(trajectory(100), "training_queries").axes[0])["RL baseline"]
     assert len(range(0, 100, line.get_markevery())) <= 12
@@ -171,6 +182,8 @@ def test_systems_are_told_apart_by_colour_line_and_marker():
         for part in range(3):
             assert len({style[part] for style in found.values()}) == len(found)
     assert figures.styles(["ear", "new"])["ear"] == figures.styles(["ear"])["ear"]
+    assert figures.styles(["equal_calls_3"])["equal_calls_3"] == figures.STYLES["equal_calls"]
+    assert figures.styles(["new"])["new"][0] not in {colour for colour, *_ in figures.STYLES.values()}
 
 
 def test_saved_figures_repeat_to_the_byte(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ Figures are drawn from frames whose columns are named after the fields of a reco
 
 import io
 import math
+import re
 import textwrap
 from contextlib import contextmanager
 from importlib.resources import files
@@ -24,6 +25,7 @@ from earlib import paper, paths
 
 COLOURS = seaborn.color_palette("colorblind").as_hex()
 GREY, INK = "#555555", "#222222"
+PLAIN = (INK, "-", "o")  # of what is no system
 HOLLOW = {"marker": "o", "linestyle": "", "markersize": 7, "markerfacecolor": "none", "markeredgecolor": GREY}
 NOT_RUN = {"s": "not run", "color": GREY, "fontsize": 7.5, "fontstyle": "italic"}
 WIDTH = 6.3  # inches: the text width of a page
@@ -49,23 +51,34 @@ def axis(name):
 
 
 def styles(names):
-    """Colour, line style and marker of each name; those of the paper's systems are fixed, the rest follow in order."""
-    names = list(dict.fromkeys(names))
-    found = {name: STYLES[name] for name in names if name in STYLES}
+    """Colour, line style and marker of each name; those of the systems are fixed, other names share no colour with them.
+
+    The equal-call control has one style whatever its number of calls; where several are drawn, the first has it.
+    """
+    names, found = list(dict.fromkeys(names)), {}
+    for name in names:
+        style = _of_system(name)
+        if style and style not in found.values():
+            found[name] = style
     free = [
         [one for one in every if one not in {style[part] for style in found.values()}]
-        for part, every in enumerate((COLOURS, LINES, DRAWN["markers"]))
+        for part, every in enumerate((DRAWN["colours"], LINES, DRAWN["markers"]))
     ]
-    for count, name in enumerate(name for name in names if name not in STYLES):
+    for count, name in enumerate(name for name in names if name not in found):
         found[name] = tuple(every[count % len(every)] for every in free)
     return found
 
 
+def _of_system(name):
+    """Style of a system, None of anything else."""
+    return STYLES.get(re.sub(r"^(equal_calls)_\d+$", r"\1", str(name)))
+
+
 @contextmanager
-def canvas(height, title="", last=None):
+def canvas(height, title="", last=None, heading=None):
     """An empty figure in the common look; on leaving, its title is set above and one legend of all axes below.
 
-    The legend has as many columns as fit side by side; the label `last` comes last.
+    The legend has as many columns as fit side by side and the title `heading`; the label `last` comes last.
     """
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -83,14 +96,24 @@ def canvas(height, title="", last=None):
             for count in range(2, len(names) + 1):
                 columns = count if sum(map(max, np.array_split(inches, count))) < WIDTH else columns
             handles = [shown[name] for name in names]
-            figure.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=3)
-            figure.set_figheight(height + 0.2 * max(0, math.ceil(len(names) / columns) - 4))  # panels keep their height
+            look = {"title": heading, "title_fontsize": LOOK["font.size"], "alignment": "left"}
+            figure.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=3, **look)
+            more = max(0, math.ceil(len(names) / columns) - 4) + bool(heading)
+            figure.set_figheight(height + 0.2 * more)  # panels keep their height
+
+
+def _heading(by, labels, error=""):
+    """Title of a legend: what its names are, and what the areas or bars around the values are."""
+    name = _label(by, labels)
+    return name[:1].upper() + name[1:] + (f" ({error})" if error else "")
 
 
 def curves(
     frame, x, metric="recall@5", y="measured", band="std", by="variant", panel=None, static=None, labels=None, title=""
 ):
     """Curves of a measure, one a system: the mean as a line, mean ± band as an area.
+
+    A curve of one or two points has no line, and bars in place of the area. Ticks are at measured points.
 
     Parameters
     ----------
@@ -107,7 +130,7 @@ def curves(
         Values of systems that do not learn, drawn as level lines: {"retriever": 32.1}; as a frame with the columns
         `by`, `y` and, with panels, `panel`.
     labels : dict, optional
-        Names where they differ from `paper.label`.
+        Names where they differ from `paper.label`; that of `by` is the title of the legend.
     title : str, optional
 
     Returns
@@ -119,7 +142,11 @@ def curves(
     else:
         levels = list(zip(static[panel] if panel else [None] * len(static), static[by], static[y], strict=True))
     style = styles([*frame[by], *(name for _, name, _ in levels)])
-    with canvas(3.3, title) as figure:
+    few = frame.groupby([key for key in (by, panel) if key], sort=False)[x].size().max() < 3
+    what = "95 % interval" if isinstance(band, tuple) else "± standard deviation over seeds"
+    spread = set(band) <= set(frame) if isinstance(band, tuple) else band in frame and frame[band].notna().any()
+    error = f"{'bar' if few else 'area'}: {what}" if spread else ""
+    with canvas(3.3, title, heading=_heading(by, labels, error)) as figure:
         panels = _panels(figure, frame, panel)
         for key, axes, part in panels:
             for name, line in part.groupby(by, sort=False):
@@ -128,18 +155,29 @@ def curves(
                 if where in (None, key):
                     axes.axhline(level, color=style[name][0], linestyle=style[name][1], label=_label(name, labels))
             axes.set_xlabel(axis(x))
-            whole = bool((frame[x] % 1 == 0).all())
-            axes.xaxis.set_major_locator(MaxNLocator(6 if len(panels) < 3 else 4, integer=whole))
-            axes.margins(x=0.02)
+            axes.set_xticks(_apart(part[x], 5 if len(panels) < 3 else 3))
+            axes.margins(x=0.1 if few else 0.02)
         figure.axes[0].set_ylabel(axis(metric))
     return figure
+
+
+def _apart(values, parts):
+    """Some of the values, of which any two are about a part of the axis or more away from each other."""
+    values = np.unique(values)
+    ticks = list(values[:1])
+    for value in values[1:]:
+        if value - ticks[-1] >= 0.95 * np.ptp(values) / parts:
+            ticks.append(value)
+    return ticks
 
 
 def _curve(axes, line, x, y, band, style, label):
     colour, dash, marker = style
     at, mean = line[x].to_numpy(), line[y].to_numpy(float)
     every = math.ceil(len(line) / 12)  # at most a dozen markers a line
-    axes.plot(at, mean, color=colour, linestyle=dash, marker=marker, markevery=every, label=label, zorder=3)
+    few = len(line) < 3
+    look = {"color": colour, "linestyle": "" if few else dash, "marker": marker, "label": label, "zorder": 3}
+    axes.plot(at, mean, markevery=every, **look)
     if isinstance(band, tuple):
         ends = [line[end].fillna(line[y]).to_numpy(float) for end in band]
     elif band in line and line[band].notna().any():
@@ -147,7 +185,10 @@ def _curve(axes, line, x, y, band, style, label):
         ends = [mean - spread, mean + spread]
     else:
         return
-    axes.fill_between(at, *ends, color=colour, alpha=0.18, linewidth=0, zorder=1)
+    if few:
+        axes.vlines(at, *ends, color=colour, linewidth=1, zorder=2)
+    else:
+        axes.fill_between(at, *ends, facecolor=(colour, 0.1), edgecolor=(colour, 0.5), linewidth=0.6, zorder=1)
 
 
 def gains(frame, x, **look):
@@ -164,7 +205,7 @@ def intervals(
 ):
     """Measured values with their intervals, a system a line, and the paper's values as hollow marks.
 
-    A star marks a system whose inference asks a critic that sees test gold (column `sees_gold`).
+    Without `by` a line has its system's colour and marker, and those that are no system have a common one. A star marks a system whose inference asks a critic that sees test gold (column `sees_gold`).
 
     Parameters
     ----------
@@ -188,16 +229,19 @@ def intervals(
     """
     names = list(dict.fromkeys(frame[y]))
     groups = list(dict.fromkeys(frame[by])) if by else [None]
-    style = styles(groups) if by else {None: STYLES["ear_adapter"]}
+    style = styles(groups) if by else {name: _of_system(name) or PLAIN for name in names}
     star, star_by = _stars(frame, y), _stars(frame, by)
     offsets = dict(zip(groups, (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.7 / len(groups), strict=True))
     height = 0.9 + len(names) * max(0.32, 0.26 * len(groups))
-    with canvas(height, title, last=paper_label) as figure:
+    heading = _heading(by, labels, "95 % interval") if by else "Values"
+    with canvas(height, title, last=paper_label, heading=heading) as figure:
         for key, axes, part in _panels(figure, frame, panel):
             rows = [(row, row.get(by), names.index(row[y]) + offsets[row.get(by)]) for _, row in part.iterrows()]
             for row, group, place in rows:
-                label = _label(group, labels) + star_by.get(group, "") if by else "measured, 95 % interval"
-                _interval(axes, row, place, style[group], label, paper_label)
+                label = _label(group, labels) + star_by.get(group, "") if by else None
+                _interval(axes, row, place, style[group if by else row[y]], label, paper_label)
+            if not by:
+                axes.plot([], [], color=INK, marker="o", label="measured, 95 % interval")
             axes.margins(x=0.08)
             if zero:
                 axes.axvline(0, color=GREY, linestyle="--", linewidth=1, zorder=1)
@@ -232,7 +276,9 @@ def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, 
     """
     names, groups, static = list(dict.fromkeys(frame[x])), list(dict.fromkeys(frame[by])), static or {}
     style, width, star = styles(groups), 0.8 / len(groups), _stars(frame, by)
-    with canvas(3.1, title, last=_label([*static][-1], labels) if static else None) as figure:
+    error = "bar: 95 % interval" if "low" in frame and frame["low"].notna().any() else ""
+    last, heading = _label([*static][-1], labels) if static else None, _heading(by, labels, error)
+    with canvas(3.1, title, last=last, heading=heading) as figure:
         for _, axes, part in _panels(figure, frame, panel):
             for count, group in enumerate(groups):
                 rows = part[part[by] == group]
@@ -263,7 +309,8 @@ def moves(frame, y, by, panel, metric, labels=None, title=""):
     `before` and `after`, and in `std` the deviation of `after`, which may be missing.
     """
     names, style = list(dict.fromkeys(frame[y])), styles(frame[by])
-    with canvas(1.3 + 0.22 * len(names), title, last="before") as figure:
+    error = "bar: ± standard deviation over adapters" if frame["std"].notna().any() else ""
+    with canvas(1.3 + 0.22 * len(names), title, last="before", heading=_heading(by, labels, error)) as figure:
         for key, axes, part in _panels(figure, frame, panel, sharex=True):
             axes.set_title(_label(key, labels))
             for group, rows in part.groupby(by, sort=False):
@@ -277,7 +324,8 @@ def moves(frame, y, by, panel, metric, labels=None, title=""):
             axes.plot([], [], label="before", **HOLLOW)
             axes.axvline(0, color=GREY, linewidth=0.8, zorder=1)
             axes.set_xlabel(axis(metric))
-            axes.xaxis.set_major_locator(MaxNLocator(4))
+            axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+            axes.xaxis.set_major_formatter("{x:g}")
             _name_lines(axes, [_label(name, labels) for name in names])
         figure.axes[0].set_ylabel(axis(y))
     return figure
@@ -290,7 +338,7 @@ def strips(frame, y, x, by="verdict", panel=None, title=""):
     name, one of `VERDICT_STYLES`, in whose order the pieces are laid.
     """
     names = list(dict.fromkeys(frame[y]))
-    with canvas(0.9 + 0.3 * len(names), title) as figure:
+    with canvas(0.9 + 0.3 * len(names), title, heading="Verdict") as figure:
         for _, axes, part in _panels(figure, frame, panel):
             counts = part.pivot_table(x, y, by, "sum", fill_value=0)
             counts = counts.reindex(index=names, columns=list(VERDICT_STYLES), fill_value=0).astype(float)
@@ -313,7 +361,8 @@ def _panels(figure, frame, panel, sharex=False):
     parts = list(frame.groupby(panel, sort=False)) if panel else [(None, frame)]
     all_axes = figure.subplots(1, len(parts), sharex=sharex, sharey=True, squeeze=False)[0]
     for axes, (key, _) in zip(all_axes, parts, strict=True):
-        axes.set_title("" if key is None else textwrap.fill(paper.label(key), 54 // len(parts)))
+        name = "" if key is None else paper.label(key)
+        axes.set_title(textwrap.fill(f"Split: {name}" if panel == "split" else name, 54 // len(parts)))
     return [(key, axes, part) for axes, (key, part) in zip(all_axes, parts, strict=True)]
 
 
