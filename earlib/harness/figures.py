@@ -51,7 +51,7 @@ def axis(name):
 
 
 def styles(names):
-    """Colour, line style and marker of each name; those of the systems are fixed, other names share no colour with them.
+    """Colour, line style and marker of each name; those of systems are fixed, other names have other colours.
 
     The equal-call control has one style whatever its number of calls; where several are drawn, the first has it.
     """
@@ -205,7 +205,8 @@ def intervals(
 ):
     """Measured values with their intervals, a system a line, and the paper's values as hollow marks.
 
-    Without `by` a line has its system's colour and marker, and those that are no system have a common one. A star marks a system whose inference asks a critic that sees test gold (column `sees_gold`).
+    Without `by` a line has its system's colour and marker; what is no system has a common one. A star marks a system
+    whose inference asks a critic that sees test gold (column `sees_gold`).
 
     Parameters
     ----------
