@@ -92,6 +92,15 @@ def test_a_sentence_is_of_the_main_split_and_says_what_is_missing():
     assert findings.finding(made) == "Not measured: no weights."
 
 
+@pytest.mark.parametrize(("more", "shown"), [(1.0, "1 of 1"), (0.0, "0 of 1")])
+def test_a_sentence_counts_how_often_a_value_is_above_its_counterpart(monkeypatch, more, shown):
+    made = table2(2.0, 6.0)
+    made["rows"][1]["measured"] += more
+    entry = {"says": "{ear:higher}", "rows": {"ear": {"variant": "ear", "than": {"variant": "rmm"}}}}
+    monkeypatch.setattr(findings, "source", lambda: {made["id"]: entry})
+    assert findings.finding(made) == shown
+
+
 def test_a_notebook_opens_with_its_sentence_and_concludes_with_what_was_measured(monkeypatch):
     made, rows = table2(2.0, 6.0), {"ear": {"variant": "ear", "over": None}, "none": {"variant": "nothing"}}
     shown = unescape(findings.show(made).data)

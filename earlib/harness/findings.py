@@ -11,19 +11,23 @@ from IPython.display import HTML
 
 from earlib import paper
 from earlib.harness import tables
-from earlib.records import load
+from earlib.records import key_of, load
 
 
 class Value(NamedTuple):
-    """Rows of a record that a sentence speaks of; how the first is shown is stated in `findings.yaml`."""
+    """Rows of a record that a sentence speaks of, and their counterparts; how they are shown states `findings.yaml`."""
 
     rows: list
+    others: list = ()
 
     def __format__(self, form):
         if form == "rows":
             return str(len(self.rows))
         if form == "above":
             return f"{sum(one['difference_low'] > 0 for one in self.rows)} of {len(self.rows)}"
+        if form == "higher":
+            pairs = [pair for pair in zip(self.rows, self.others, strict=True) if pair[0].get("compared_with")]
+            return f"{sum(one['measured'] > other['measured'] for one, other in pairs)} of {len(pairs)}"
         row = self.rows[0]
         if form == "count":
             return f"{row['measured']:,.0f}"
@@ -104,7 +108,7 @@ def _worded(entry, place):
 def _value(record, where):
     """Rows of the main split that fit; of several points of a curve the last."""
     wanted = {"metric": "recall@5", "over": None, "split": record["parameters"].get("split", "random")} | where
-    along = wanted.pop("last", None)
+    along, than = wanted.pop("last", None), wanted.pop("than", None)
     wanted = {key: one for key, one in wanted.items() if one != "any"}
     rows = [row for row in record["rows"] if all(row.get(key) in _either(key, one) for key, one in wanted.items())]
     if along:
@@ -113,7 +117,12 @@ def _value(record, where):
         raise LookupError(f"no row of {', '.join(f'{key} {one}' for key, one in where.items())}")
     if rows and rows[0]["measured"] is None and not rows[0].get("decided"):
         raise LookupError(rows[0]["reason"].rstrip("."))
-    return Value(rows)
+    return Value(rows, _counterparts(record, rows, than) if than else [])
+
+
+def _counterparts(record, rows, keys):
+    found = {key_of(row): row for row in record["rows"]}
+    return [found[key_of({**row, **keys})] for row in rows]
 
 
 def _either(key, value):
