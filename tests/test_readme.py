@@ -110,6 +110,15 @@ def test_a_notebook_opens_with_its_sentence_and_concludes_with_what_was_measured
     assert "EAR gains +4.0 [+2.0, +6.0]. Not measured: no row of variant nothing." in findings.conclude(made).data
 
 
+def test_forms_count_rows_and_show_times():
+    gaps = [{"difference": 1, "difference_low": low, "difference_high": high} for low, high in [(1, 2), (-3, -1)]]
+    value = findings.Value([*gaps, {"difference": None}])
+    assert f"{value:rows}, {value:above}, {value:below}" == "3, 1 of 2, 1 of 2"
+    assert f"{findings.Value([{'beside': 'better: 3.0'}, {'beside': 'worse'}, {}]):better}" == "1 of 3"
+    row = {"measured": 0.0021, "low": 0.0018, "high": 0.0024}
+    assert f"{findings.Value([row]):time}" == "2.1 [1.8, 2.4] ms"
+
+
 def test_every_notebook_of_the_paper_has_a_sentence_that_its_committed_record_fills():
     known = notebooks.sources()
     assert not [name for name in findings.source() if name not in (*known, "five")]

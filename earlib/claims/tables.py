@@ -31,33 +31,39 @@ def _by_claim(record):
     return found
 
 
-def overall(main, unseen):
-    """The verdict on both splits in words, from the two rows of a claim."""
-    if main["verdict"] == unseen["verdict"]:
-        return main["verdict"]
-    main_split = {"random": "at random"}.get(main["split"], "on the held-out set")
-    return f"{main['verdict']} {main_split}, {unseen['verdict']} in unseen conversations"
+def contents(record):
+    """Links to the sections that `show_claims` shows, with their numbers of claims."""
+    lines = [(name, len(overview(record, name))) for name in sections(record)]
+    lines = [f'<li><a href="#{_anchor(name)}">{name}</a>, {n} claims</li>' for name, n in lines]
+    return HTML(f"<ul>{''.join(lines)}</ul>")
 
 
-def claims_table(record, section):
-    """The claims of a section, three lines each: on the paper's own numbers, and measured here on both splits."""
+def _anchor(section):
+    return "claims-" + section.lower().replace(" ", "-")
+
+
+def overview(record, section):
+    """Verdicts on each claim of a section."""
     lines = {}
     for id, rows in _by_claim(record).items():
-        text, main = claim_texts()[id], rows[RANDOM]
-        if text["section"] != section:
-            continue
-        where = ", ".join(dict.fromkeys(place_name(place) for place, _ in text["said"]))
-        said = f"“{plain(text['said'][0][1])}” ({where}). Measured: {overall(*rows.values())}"
-        head = (said, f"{text['what']}. Region: {text['region']}")
-        printed = f"{main['printed']} stated" if main.get("printed") else ""
-        lines[*head, PRINTED] = (printed, main["reported_verdict"], "", "", main["reported_reason"])
-        for judged, row in rows.items():
-            readings = f"stands under {row['readings']}" if row.get("readings") else "none was tried for it"
-            beside = row.get("beside") or ""
-            lines[*head, judged] = (_value(row), row["verdict"], beside, readings if row is main else "", _because(row))
-    index = pd.MultiIndex.from_tuples(lines, names=["claim", "what is measured, and where it must lie", "judged"])
+        if claim_texts()[id]["section"] == section:
+            measured = {said: row["verdict"] for said, row in rows.items()}
+            lines[claim_texts()[id]["name"]] = {PRINTED: rows[RANDOM]["reported_verdict"], **measured}
+    return pd.DataFrame.from_dict(lines, orient="index").rename_axis("claim")
+
+
+def claim_table(rows):
+    """A claim in three lines: on the paper's own numbers, and measured here on both splits."""
+    main, lines = rows[RANDOM], {}
+    printed = f"{main['printed']} stated" if main.get("printed") else ""
+    lines[PRINTED] = (printed, main["reported_verdict"], "", "", main["reported_reason"])
+    for judged, row in rows.items():
+        readings = f"stands under {row['readings']}" if row.get("readings") else "none was tried for it"
+        beside = row.get("beside") or ""
+        lines[judged] = (_value(row), row["verdict"], beside, readings if row is main else "", _because(row))
     heads = ["value", "verdict", "against the equal-call control", "other readings", "because"]
-    return pd.DataFrame(lines.values(), index=index, columns=heads)
+    found = pd.DataFrame.from_dict(lines, orient="index", columns=heads)
+    return found.loc[:, (found != "").any()]
 
 
 def _because(row):
@@ -87,14 +93,25 @@ def show_words(frame, caption=""):
 
 
 def show_claims(record, section):
-    rows = [row for row in record["rows"] if claim_texts()[row["claim"]]["section"] == section]
-    tested = {row["comparison"] for row in record["rows"] if row.get("corrected") is not None}
-    tests = (
-        "p: permutation test over questions, corrected (Holm) with those of all parts of the ledger" if tested else ""
-    )
+    """The claims of a section: their verdicts, and folded below them words, regions, values and reasons."""
+    found = {id: rows for id, rows in _by_claim(record).items() if claim_texts()[id]["section"] == section}
+    told = [_words_and_values(claim_texts()[id], rows) for id, rows in found.items()]
+    rows = [row for one in found.values() for row in one.values()]
+    tests = "p: permutation test over questions, corrected (Holm) with those of all parts of the ledger"
+    tested = any(row.get("corrected") is not None for row in rows)
     marked = f"* {records.SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
-    caption = ". ".join(filter(None, [record["title"], tests, marked]))
-    return HTML(f"<h3>{section}</h3>\n{show_words(claims_table(record, section), f'{caption}.').data}")
+    caption = ". ".join(filter(None, [record["title"], tests if tested else "", marked]))
+    verdicts = show_words(overview(record, section)).data
+    folded = "<details><summary>Words, regions, values and reasons</summary>{}</details>".format(
+        "".join([*told, f'<p class="caption">{html.escape(caption)}.</p>'])
+    )
+    return HTML(f'<h3 id="{_anchor(section)}">{section}</h3>\n{verdicts}\n{folded}')
+
+
+def _words_and_values(text, rows):
+    where = ", ".join(dict.fromkeys(place_name(place) for place, _ in text["said"]))
+    said = f"“{plain(text['said'][0][1])}” ({where}). Measured: {text['what']}. Region: {text['region']}."
+    return f"<h4>{html.escape(text['name'])}</h4><p>{html.escape(said)}</p>{show_words(claim_table(rows)).data}"
 
 
 def verdict_counts(record):

@@ -23,8 +23,12 @@ class Value(NamedTuple):
     def __format__(self, form):
         if form == "rows":
             return str(len(self.rows))
-        if form == "above":
-            return f"{sum(one['difference_low'] > 0 for one in self.rows)} of {len(self.rows)}"
+        if form in ("above", "below"):
+            run = [one for one in self.rows if one.get("difference") is not None]
+            clear = [one["difference_low"] > 0 if form == "above" else one["difference_high"] < 0 for one in run]
+            return f"{sum(clear)} of {len(run)}"
+        if form == "better":
+            return f"{sum(one.get('beside', '').startswith('better') for one in self.rows)} of {len(self.rows)}"
         if form == "higher":
             pairs = [pair for pair in zip(self.rows, self.others, strict=True) if pair[0].get("compared_with")]
             return f"{sum(one['measured'] > other['measured'] for one, other in pairs)} of {len(pairs)}"
@@ -33,15 +37,21 @@ class Value(NamedTuple):
             return f"{row['measured']:,.0f}"
         if form == "level":
             return _with_interval(row, "measured", "low", "high", "")
+        if form == "time":
+            return _in_ms(row["measured"], row["low"], row["high"])
         if row.get("difference") is None:
             raise LookupError(row.get("reason") or "it has no difference")
         low, high = row["difference_low"], row["difference_high"]
         if form == "ms":
-            return f"{1000 * row['difference']:.1f} [{1000 * low:.1f}, {1000 * high:.1f}] ms"
+            return _in_ms(row["difference"], low, high)
         if form:
             better, level, worse = form.split("|")
             return better if low > 0 else worse if high < 0 else level
         return _with_interval(row, "difference", "difference_low", "difference_high", "+")
+
+
+def _in_ms(*seconds):
+    return "{:.1f} [{:.1f}, {:.1f}] ms".format(*(1000 * one for one in seconds))
 
 
 def _with_interval(row, *fields):

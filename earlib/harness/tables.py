@@ -256,7 +256,8 @@ def _without_empty_paper(frame, record, where):
     if any(row.get("printed") for row in _select(record, where)):
         return frame
     heads = frame.columns.get_level_values(-1)
-    return frame.loc[:, ~heads.isin(["paper", "in the paper", "verdict"])]
+    left = frame.loc[:, ~heads.isin(["paper", "in the paper", "verdict"])]
+    return left.droplevel(-1, axis=1) if {*left.columns.get_level_values(-1)} == {"measured"} else left
 
 
 def folded(summary, *shown):
