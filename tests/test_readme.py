@@ -75,7 +75,7 @@ def table2(low, high):
 @pytest.mark.parametrize(
     ("low", "high", "word", "shown"),
     [(2, 6, "above", "+4.0 [+2.0, +6.0]"), (-1, 3, "level with", "+1.0 [-1.0, +3.0]"),
-     (-6, -2, "below", "-4.0 [-6.0, -2.0]")],
+     (-6, -2, "below", "-4.0 [-6.0, -2.0]"), (-6, -0.04, "below", "-3.0 [-6.0, -0.04]")],
 )  # fmt: skip
 def test_a_sentence_follows_its_numbers(low, high, word, shown):
     assert findings.finding(table2(float(low), float(high))).startswith(

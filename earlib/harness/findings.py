@@ -57,9 +57,18 @@ def _in_ms(*seconds):
 def _with_interval(row, *fields):
     *fields, sign = fields
     digits = 1 if paper.unit(row["metric"]) == "%" else 2
-    # plus zero: a value that rounds to zero has no minus
-    value, low, high = (None if row.get(one) is None else round(row[one], digits) + 0.0 for one in fields)
-    return f"{value:{sign}.{digits}f}" + ("" if low is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]")
+    value, low, high = (row.get(one) for one in fields)
+    told = _rounded(value, digits, sign)
+    return told if low is None else f"{told} [{_bound(low, digits, sign)}, {_bound(high, digits, sign)}]"
+
+
+def _rounded(value, digits, sign):
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # plus zero: a value that rounds to zero has no minus
+
+
+def _bound(value, digits, sign):
+    """A bound with one digit more where it would round to zero, since its sign decides."""
+    return _rounded(value, digits + (round(value, digits) == 0 != round(value, digits + 1)), sign)
 
 
 @cache
