@@ -1,10 +1,11 @@
 """Tables drawn from records."""
 
+import nbformat
 import pytest
 from test_records import PARAMETERS, PROVENANCE, ablation, measured
 
-from earlib import records
-from earlib.experiments import several
+from earlib import paper, paths, records
+from earlib.experiments import latency, several
 from earlib.harness import tables
 
 
@@ -14,7 +15,7 @@ def test_table_shows_measured_paper_and_verdict():
     ear = table.loc[("LoCoMo", "EAR")]
     assert ear["Recall@5 (%)"].to_list() == ["45.0 ± 0.8 [41.0, 50.0] *", "80.28", "same direction"]
     assert ear["J (%)"].to_list() == ["–", "65.23", ""]
-    assert ear["Latency (s)"].to_list() == ["0.0123", "", "not in the paper"]
+    assert ear["Latency (ms)"].to_list() == ["12.3", "", "not in the paper"]
     assert table.loc[("LoCoMo", "RL baseline"), ("J (%)", "measured")] == ""
 
 
@@ -52,6 +53,35 @@ def test_the_paper_s_table_is_shown_in_its_order_with_ours_beneath_each_number()
     cell = frame.loc[("RL baseline", "Stella"), ("LoCoMo", "Recall@5 (%)")]
     assert cell.to_dict() == {"paper": "51.95", "measured": "50.0 ± 0.8 [46.0, 55.0]", "verdict": "agrees"}
     assert list(frame.loc[("RL baseline", "GTE")].index) == ["paper", "measured"]
+
+
+IN_THE_PAPER = {  # numbers of its tables in reading order; seconds in ms
+    "tab05_query_types": "32.95 63.58 61.85 1.89 16.98 20.75 26.56 60.94 37.50 5.56 22.22 27.78 "
+    "54.33 62.43 73.99 7.55 16.67 30.19 46.88 53.13 51.56 16.67 22.22 27.78",
+    "tab06_hyperparameters": "68.5 72.8 69.5 71.3 71.0",
+    "tab07_replay_sampling": "72.8 69.9 70.3",
+    "tab08_latency": "1,800 62.37 2,300 54.12 2,300 72.80 16,880 80.28",
+    "tab09_llm_critic": "88 86 72.8 78 86 70.1",
+}
+
+
+@pytest.mark.parametrize("name", IN_THE_PAPER)
+def test_a_notebook_shows_the_paper_s_table_with_ours_beneath_each_number(name, monkeypatch):
+    """The cell that shows it, run on the committed record."""
+    cells = nbformat.read(paths.notebooks() / f"{name}.ipynb", as_version=4).cells
+    (cell,) = [one.source for one in cells if "printed(" in one.source]
+    record, drawn = records.load(name, "laptop", paths.reference()), []
+    methods = {row["variant"] for row in record["rows"] if row["metric"] == "recall@5"}
+    monkeypatch.setattr(tables, "html", lambda *given: drawn.append(given) or "")
+    known = {"tables": tables, "paper": paper, "latency": latency, "methods": methods, "record": record}
+    exec(cell, known | record["parameters"])
+    ((frame, caption),) = drawn
+    numbers = frame.xs("paper", level=-1).to_numpy().ravel()
+    assert [one for one in numbers if one] == IN_THE_PAPER[name].split()
+    beneath = " ".join(line[-1] for line in frame.index).replace("paper measured", "")
+    assert "paper" not in beneath
+    assert ("LoCoMo stands in for LongMemEval" in caption) is (name != "tab05_query_types")
+    assert (latency.machine() in caption) is (name == "tab08_latency")
 
 
 def test_caption_tells_setting_counts_and_what_is_missing():

@@ -8,6 +8,8 @@ from IPython.display import HTML
 from earlib import paper
 from earlib.records import SEES_GOLD, SETTING, further, key_of, named, shown
 
+IN_MS = ("latency", "latency_p50", "latency_p90", "latency_p99")  # in seconds in the paper and in records
+
 
 def frame(record, **where):
     """Rows of a record as a DataFrame; only those that have this value, or one of a tuple of values, of each key."""
@@ -51,7 +53,7 @@ def table(record, index=("variant",), columns=("metric",), **where):
         if (*column, "measured") in cell:
             raise ValueError(f"record {record['id']}: two rows in the cell of {named(row)}; name a further key")
         cell[(*column, "measured")] = _measured(row)
-        cell[(*column, "paper")] = row.get("printed") or ""
+        cell[(*column, "paper")] = _printed(row)
         cell[(*column, "verdict")] = "" if row["verdict"] == "not run" else shown(row)
     heads = list(dict.fromkeys(head for cell in cells.values() for head in cell))
     lines = pd.MultiIndex.from_tuples(cells, names=[key.replace("_", " ") for key in index])
@@ -104,14 +106,15 @@ def stated(id, **keys):
 
 
 def _difference(row):
-    low, high = row["difference_low"], row["difference_high"]
-    return f"{row['difference']:+.1f}" + ("" if low is None else f" [{low:+.1f}, {high:+.1f}]")
+    scale = 1000 if row["metric"] in IN_MS else 1
+    value, low, high = (row[key] and scale * row[key] for key in ("difference", "difference_low", "difference_high"))
+    return f"{value:+.1f}" + ("" if low is None else f" [{low:+.1f}, {high:+.1f}]")
 
 
 def _label(row, key):
     value = row.get(key)
-    if key == "metric" and paper.unit(value):
-        return f"{paper.label(value)} ({paper.unit(value)})"
+    if key == "metric" and (unit := "ms" if value in IN_MS else paper.unit(value)):
+        return f"{paper.label(value)} ({unit})"
     if isinstance(value, int | float):  # a number alone would not say what it counts
         return f"{paper.label(key)} {value}"
     return "" if value is None else paper.label(value)
@@ -126,9 +129,18 @@ def _measured(row):
     return text + (" *" if row.get("sees_gold") else "")
 
 
+def _printed(row):
+    """The paper's number as it is printed there; a latency, which it gives in seconds, in ms."""
+    if row.get("printed") and row["metric"] in IN_MS:
+        return f"{1000 * row['reported']:,.0f}"
+    return row.get("printed") or ""
+
+
 def _number(value, metric):
     if value is None:
         return ""
+    if metric in IN_MS:
+        return f"{1000 * value:,.1f}"
     form = ".1f" if paper.unit(metric) == "%" else ",.0f" if float(value).is_integer() else ".3g"
     return f"{value:{form}}"
 
@@ -225,7 +237,14 @@ def printed(record, id, index=("variant",), columns=("metric",), **where):
     values = {key: list(dict.fromkeys(row.get(key) for row in [*paper.reported(id), *rows])) for key in keys}
 
     def in_order(keys):
-        return sorted(rows, key=lambda row: [values[key].index(row.get(key)) for key in keys])
+        def place(row):
+            return [values[key].index(row.get(key)) for key in keys]
+
+        theirs = [place(row) for row in paper.reported(id)]
+        lines = sorted(theirs, key=theirs.index)  # each line of the paper's once or more, in its order
+        if lines == sorted(lines):
+            return sorted(rows, key=place)
+        return sorted(rows, key=lambda row: [*lines, place(row)].index(place(row)))  # Table 6: no key comes first
 
     heads = [tuple(_label(row, key) for key in columns) for row in in_order(columns)]
     heads = list(dict.fromkeys(head[0] if len(head) == 1 else head for head in heads))
