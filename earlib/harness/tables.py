@@ -116,7 +116,7 @@ def _label(row, key):
     if key == "metric" and (unit := "ms" if value in IN_MS else paper.unit(value)):
         return f"{paper.label(value)} ({unit})"
     if isinstance(value, int | float):  # a number alone would not say what it counts
-        return f"{paper.label(key)} {value}"
+        return f"{paper.label(key)} {value:,}"
     return "" if value is None else paper.label(value)
 
 
