@@ -276,7 +276,7 @@ def test_the_beginning_of_a_curve_is_fixed_beforehand():
     ("simulated_like_real", REFUTED, "Tables 6 and 7 read 1.5 points as an effect"),
     ("queries_move", SUPPORTED, "query 7: 0.021 (the least of 10)"),
     ("explorer_at_test_time", SUPPORTED, "7.48, stated 7.48"),
-    ("rounds_tradeoff", SUPPORTED, "72.8 less 69.5 with 8: 3.30"),
+    ("rounds_tradeoff", SUPPORTED, "72.8 minus 69.5 with 8: 3.30"),
     ("drop_limited", OPEN, "Figure 3"),
 ])  # fmt: skip
 def test_verdicts_on_the_papers_numbers(id, verdict, words):
@@ -492,7 +492,7 @@ def test_claims_about_several_encoders_read_the_other_profile_too():
     assert {f"LoCoMo, {one}, Recall@5, EAR over Retriever" for one in ("MiniLM", "MPNet", "GTE")} <= names
     found = here("larger_need_more", runs)
     if "fig07" in runs.more:
-        assert any("MPNet less MiniLM" in piece.name for piece in found.pieces)
+        assert any("MPNet minus MiniLM" in piece.name for piece in found.pieces)
     else:  # its record is not committed
         assert found.verdict == OPEN
     assert len(here("adapter_suffices", runs).pieces) == 1  # of its own profile alone
@@ -528,8 +528,8 @@ def test_a_width_that_the_record_lacks_is_not_decided():
     rows[0] |= {"difference": 5.0}
     found = here("larger_need_more", made(fig07=rows))
     assert found.verdict == OPEN and "not measured on LoCoMo with Contriever, GTE" in found.reason
-    assert "Stella less MiniLM, not paired: 5 (supported)" in found.reason
-    assert "MiniLM less Stella, not paired: 3 (supported)" in here("larger_gain_less", made(fig07=rows)).reason
+    assert "Stella minus MiniLM, not paired: 5 (supported)" in found.reason
+    assert "MiniLM minus Stella, not paired: 3 (supported)" in here("larger_gain_less", made(fig07=rows)).reason
     rows[1]["measured"] = 45.0
     assert here("larger_need_more", made(fig07=rows)).verdict == REFUTED
 
@@ -567,7 +567,7 @@ def test_the_verdict_follows_the_record():
 def test_answers_of_another_language_model_decide_nothing():
     rows = [over("retriever", 5, 13, metric="j", llm="qwen2.5-coder-0.5b")]
     found = here("answers_over_retriever", made(*rows))
-    said = "answers by the language model Qwen2.5-Coder 0.5B say nothing of those by GPT 5 Mini"
+    said = "answers by the language model Qwen2.5-Coder 0.5B say nothing of those by GPT-5 mini"
     assert found.verdict == OPEN and said in found.reason
     own = [row | {"llm": paper.LANGUAGE_MODEL, "dataset": name} for row in rows for name in paper.DATASETS]
     assert here("answers_over_retriever", made(*own)).verdict == SUPPORTED

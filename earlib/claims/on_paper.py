@@ -107,7 +107,7 @@ def balance():
         return points / seconds
 
     without, with_it = points_a_second("ear_adapter"), points_a_second("ear")
-    name = f"points a second: {without:.1f} without the Explorer less {with_it:.1f} with it"
+    name = f"points a second: {without:.1f} without the Explorer minus {with_it:.1f} with it"
     return inside([exact(name, without - with_it)], above=0)
 
 

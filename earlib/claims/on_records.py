@@ -119,7 +119,7 @@ def strongest_throughout(runs, id, curves, others):
 
 
 def by_width(runs, id, encoders, value="measured", sign=1, against="narrowest"):
-    """EAR's value, or its gain, with each encoder less that with the narrowest one, or with the next narrower one."""
+    """EAR's value, or its gain, with each encoder minus that with the narrowest one, or with the next narrower one."""
     held = {row["encoder"]: 0 for row in runs.records.get(id, {"rows": ()})["rows"]}
     rows = measured_rows(runs, id, variant="ear", metric="recall@5", encoder=(*held,))
     wide = measured_rows(runs, id, metric="dimension", encoder=(*held,))
@@ -132,25 +132,25 @@ def by_width(runs, id, encoders, value="measured", sign=1, against="narrowest"):
     found = [Finding(OPEN, told, name=", ".join(absent))] if absent else []
     for at, row in enumerate(rows[1:]):
         one, other = [row, rows[0 if against == "narrowest" else at]][::sign]
-        name = f"{paper.label(one['encoder'])} less {paper.label(other['encoder'])}, not paired"
+        name = f"{paper.label(one['encoder'])} minus {paper.label(other['encoder'])}, not paired"
         found.append(inside([less(part_of(one, value), part_of(other, value), name)], above=0))
     return both(*found)
 
 
 def adapters_by_width(runs, id, step):
-    """The gain of EAR's adapter on the same embeddings in a wider space less that in their own space."""
+    """The gain of EAR's adapter on the same embeddings in a wider space minus that in their own space."""
     widths = {row.get("width"): 0 for row in runs.records.get(id, {"rows": ()})["rows"]}
     found = measured_rows(runs, id, variant="ear_adapter", metric="recall@5", step=step, width=(*widths,))
     (own, base), *rest = sorted((row["width"], part_of(row, "difference")) for row in found)
     if not rest:
         raise Undecidable("the record of fig07_retrievers has one width; this needs several")
-    return inside([less(part, base, f"{width:,} dimensions less {own:,}, not paired") for width, part in rest], below=0)
+    return inside([less(part, base, f"{width:,} dimensions minus {own:,}, not paired") for width, part in rest], below=0)
 
 
 def still_rises(runs, id, **setting):
-    """EAR's adapter at the end of training less where it begins."""
+    """EAR's adapter at the end of training minus where it begins."""
     (_, end), begin = trajectory(runs, id, "ear_adapter", **setting)[-1], early(runs, id, "ear_adapter", **setting)
-    return inside([less(end, begin, "end of training less its beginning, not paired")], above=0)
+    return inside([less(end, begin, "end of training minus its beginning, not paired")], above=0)
 
 
 def _chosen(runs, id, variant, category):
@@ -193,13 +193,13 @@ def added_latency(runs, id, variant, other, above=-INF, below=INF):
 
 
 def balance(runs, id, gains):
-    """Points over the retriever by latency added, without the Explorer less with it and its critic calls."""
+    """Points over the retriever by latency added, without the Explorer minus with it and its critic calls."""
     base, alone = (_latency(runs, id, one, storage="file") for one in ("retriever", "ear_adapter"))
     whole, rates = _latency(runs, id, "ear", llm=paper.LANGUAGE_MODEL), []
     for variant, seconds in (("ear_adapter", alone - base), ("ear", whole - base)):
         part = gap(runs, gains, variant, "retriever")
         rates.append(part._replace(value=part.value / seconds, low=part.low / seconds, high=part.high / seconds))
-    return inside([less(*rates, "points by latency added, without the Explorer less with it, not paired")], above=0)
+    return inside([less(*rates, "points by latency added, without the Explorer minus with it, not paired")], above=0)
 
 
 def share_of_latency(runs, id):
