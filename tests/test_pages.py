@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from nbformat import v4
 
 from earlib import paper, paths, records
-from earlib.harness import notebooks, pages
+from earlib.harness import notebooks, pages, tables
+from earlib.harness.findings import finding
 
 REPOSITORY = paths.ROOT
 SMOKE = paths.reference() / "smoke"
@@ -146,16 +147,25 @@ def test_a_page_loads_nothing_from_elsewhere_and_can_be_read_by_anyone(root):
     assert boxes == tags["table"] > 0
 
 
-def test_figures_are_thumbnails_and_parameters_one_click_away(root):
+def test_the_index_has_a_line_a_result_and_pictures_that_say_it(root):
+    shutil.copy(SMOKE / "claims.json", folder())
     pages.write(folder())
-    page = Page((folder() / "index.html").read_text())
-    thumbnails = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
-    assert thumbnails == ["tab03_ablation.png", "fig03_sample_efficiency.png"]
-    assert "Dialogue Turns" in page.text()  # a table without a figure shows rows
-    record = records.load("tab03_ablation", "smoke")
-    assert Counter(tag for tag, _ in page.tags)["details"] >= 1 + len(IDS)
-    assert all(one in page.text() for one in record["provenance"]["dataset"].values())
-    assert record["provenance"]["packages"]["torch"] in page.text()
+    text, page = (folder() / "index.html").read_text(), Page((folder() / "index.html").read_text())
+    said = {id: finding(records.load(id, "smoke")) for id in IDS}
+    assert all(page.says(one) for one in said.values())
+    pictures = {one["src"]: one["alt"] for tag, one in page.tags if tag == "img"}
+    assert list(pictures) == ["tab03_ablation.png", "fig03_sample_efficiency.png"]
+    assert all(said[src[:-4]] in alt for src, alt in pictures.items())
+    assert page.says("On the paper's own numbers 32 ✓ supported 7 ✗ not supported 22 ? not decidable")
+    assert 'id="findings"' not in text  # they are of other profiles
+    (root / "README.md").touch()
+    pages.write(folder())
+    assert "../../README.md" in Page((folder() / "index.html").read_text()).links
+
+
+def test_the_index_of_laptop_opens_with_the_findings_of_the_readme(monkeypatch, tmp_path):
+    monkeypatch.setattr(pages, "five", lambda folder: [f"**One of {folder.name}.** With `code`."])
+    assert pages._five(tmp_path / "laptop") == [f"<strong>One of {tmp_path.name}.</strong> With <code>code</code>."]
 
 
 def ablation(id="tab03_ablation", title="Ablation"):
@@ -173,14 +183,15 @@ def ablation(id="tab03_ablation", title="Ablation"):
 
 def test_measured_stands_beside_reported_below_whatever_title(root):
     records.save(ablation(title="<script>alert(1)</script> & more"))
+    (folder() / "tab03_ablation.ipynb").unlink()  # a page of the record alone
     pages.write(folder())
-    for name in ("index", "tab03_ablation"):
-        page = Page((folder() / f"{name}.html").read_text())
-        assert "script" not in [tag for tag, _ in page.tags] and "<script>alert(1)</script> & more" in page.text()
-    text = Page((folder() / "index.html").read_text()).text()
-    assert "EAR 45.0 ± 0.8 [41.0, 50.0] * 80.28 ⇈ same direction" in text
-    assert "Recall@5 (%) measured paper verdict" in text  # what all lines have in common stands at their head
+    page = Page((folder() / "tab03_ablation.html").read_text())
+    text = page.text()
+    assert "script" not in [tag for tag, _ in page.tags] and "<script>alert(1)</script> & more" in text
+    assert "EAR, Recall@5 (%) 45.0 ± 0.8 [41.0, 50.0] * 80.28 ⇈ same direction" in " ".join(text.split("\xa0"))
     assert "MiniLM for Contriever" in text and records.SEES_GOLD in text
+    source = ablation()["provenance"]
+    assert source["dataset"] in text and source["packages"]["earlib"] in text
 
 
 def test_rows_that_differ_in_a_further_key_say_so():
@@ -188,9 +199,20 @@ def test_rows_that_differ_in_a_further_key_say_so():
     record["rows"] = [records.Row.model_validate(row).model_dump() for row in record["rows"]]
     record["rows"][1]["rounds"] = 8
     entry = pages.Entry("tab03_ablation", "", record, None, ["tab03_ablation.png"], [], "Tables")
-    names = [line[0] for line in entry.table()["lines"]]
-    assert names == ["RL baseline, Exploration rounds 4", "EAR, Exploration rounds 8"]
+    assert re.findall(r'<th scope="row">(.*?)</th>', pages._table(record))[:2] == [
+        "RL baseline, Exploration rounds 4, Recall@5 (%)", "EAR, Exploration rounds 8, Recall@5 (%)"
+    ]  # fmt: skip
     assert entry.counts == [("same direction", 1), ("another setting", 1), ("not in the paper", 1)]
+
+
+def test_a_table_has_a_caption_scopes_and_on_a_small_screen_its_columns_names():
+    shown = pages._decorated(tables.show(ablation(), columns=("metric",)).data)
+    page = Page(shown)
+    cells = [attributes for tag, attributes in page.tags if tag == "td" and "data-label" in attributes]
+    assert cells[0] == {"data-label": "Recall@5 (%), measured", "class": "number"}
+    assert {attributes["scope"] for tag, attributes in page.tags if tag == "th"} == {"col", "row"}
+    assert shown.index("<table") < shown.index("<caption>") < shown.index("<thead>") and "scroll cards" in shown
+    assert "LoCoMo, MiniLM" in shown[shown.index("<caption>") : shown.index("</caption>")]
 
 
 def test_every_recorded_verdict_has_its_colour_sign_and_meaning():

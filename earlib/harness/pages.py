@@ -13,20 +13,21 @@ import re
 import sys
 import warnings
 from base64 import b64decode
+from collections import Counter
 from typing import NamedTuple
 
 import nbformat
+from bs4 import BeautifulSoup
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from math_core import LatexError, LatexToMathML
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
-from earlib import __version__, paper, paths, records
-from earlib.harness import notebooks, profiles, tables
-from earlib.harness.findings import finding
+from earlib import __version__, claims, paper, paths, records
+from earlib.harness import notebooks, profiles, readme, tables
+from earlib.harness.findings import finding, five
 
-UNJUDGED = ("not in the paper", "not run", None)
 SECTIONS = {"tab": "Tables", "fig": "Figures"}
 OTHERS, OWN = "Beyond the paper's tables and figures", "Runs with other parameters"
 
@@ -57,13 +58,10 @@ class Entry(NamedTuple):
         """Its result in a sentence; "" without one."""
         return finding(self.record) if self.record else ""
 
-    def table(self, whole=False):
-        """Table of all rows, or for the index: judged and headline rows; without these and a figure, the first ones."""
-        rows = self.record["rows"]
-        shown = [row for row in rows if whole or row["headline"] or row["verdict"] not in UNJUDGED]
-        if not shown and not self.pictures:
-            shown = [row for row in rows if row["measured"] is not None][:6] or rows[:6]
-        return _table(self.record, shown)
+    @property
+    def alt(self):
+        """What its figures show, in words."""
+        return f"Figure of {self.heading}: {self.finding or 'its values stand in the tables'}"
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -106,7 +104,7 @@ def _entry(folder, id, pictures, own):
     try:
         record = records.load(id, folder.name, folder.parent)
         record["rows"] = [records.Row.model_validate(row).model_dump() for row in record["rows"]]
-        _table(record, record["rows"])  # refuses two rows of one name
+        _table(record)  # refuses two rows of one name
         remarks += _record_remarks(record, notebook, folder.name)
     except FileNotFoundError:
         remarks.append(f"There is no record `{id}.json`")
@@ -211,24 +209,23 @@ def _record_remarks(record, notebook, profile):
 # -- measured beside reported ------------------------------------------------------------------------------------------
 
 
-def _table(record, rows):
-    """Lines (what, measured, paper, verdict) of some rows; head, what the names of all have in common; caption."""
+def _table(record):
+    """Table of all rows of a record as HTML; what their names have in common stands in the caption."""
+    rows = record["rows"]
     if not rows:
-        return {"head": "", "lines": [], "caption": ""}
-    part = {**record, "rows": rows}
+        return ""
     further = [key for row in rows for key in row if key not in (*records.VALUES, "metric")]
     keys = list(dict.fromkeys(("variant", *further, "metric")))  # the metric comes last in a name
     varying = [key for key in keys if len({str(row.get(key)) for row in rows}) > 1] or ["metric"]
     index = [key for key in keys if key in (*varying, "variant", "metric")]
-    shown = tables.table(part, index, columns=())
+    shown = tables.table(record, index, columns=())
+    shown.columns = ["measured", "paper", "verdict"]
+    shown["verdict"] = list(map(records.shown, rows))
     names = [dict(zip(index, line, strict=True)) for line in shown.index]
-    lines = [
-        # a value breaks into lines only before its interval
-        (_words(name, varying), re.sub(r" (?!\[)", "\N{NO-BREAK SPACE}", measured), printed, records.shown(row))
-        for name, (measured, printed, _), row in zip(names, shown.to_numpy(), rows, strict=True)
-    ]
+    shown.index = [_words(name, varying) for name in names]
     head = _words(names[0], [key for key in index if key not in varying])
-    return {"head": head, "lines": lines, "caption": tables.caption(part)}
+    caption = ". ".join(filter(None, [head, tables.caption(record)]))
+    return _decorated(tables.html(shown if (shown["paper"] != "").any() else shown[["measured"]], caption))
 
 
 def _words(name, keys):
@@ -272,33 +269,67 @@ def markdown(source):
 
 
 def _decorated(text):
-    """HTML with its tables in boxes that scroll, numbers unbroken, verdicts in colour, and no styles of its own."""
+    """HTML without styles of its own, its tables for wide and narrow screens and with verdicts in colour."""
+    if "<table" not in text:
+        return text
+    page = BeautifulSoup(text, "html.parser")
+    for style in page("style"):
+        style.decompose()
+    for table in page("table"):
+        _adapt(table, page)
+    return str(page)
 
-    def badged(cell):
-        return f"<td>{PARTS.badge(cell[1])}</td>" if cell[1] in paper.verdict_meanings() else cell[0]
 
-    text = re.sub(r"<style scoped>.*?</style>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<td>([-+±\d.,\[\] *]+)</td>", r'<td class="number">\1</td>', text)
-    text = re.sub(r"<td>([^<]*)</td>", badged, text)
-    text = text.replace("<table", '<div class="scroll" role="region" aria-label="table" tabindex="0"><table')
-    return text.replace("</table>", "</table></div>")
+def _adapt(table, page):
+    """Give a table its caption, scopes and a box that scrolls, and each cell its column's name, for small screens."""
+    heads = _heads(table)
+    for cell in table("th"):
+        cell["scope"] = "col" if cell.find_parent("thead") else "row"
+    for row in (row for row in table("tr") if not row.find_parent("thead")):
+        for cell, head in zip(reversed(row("td")), reversed(heads), strict=False):
+            cell["data-label"], shown = head, cell.get_text()
+            if shown in ("", "–"):
+                cell["class"] = "absent"
+            verdicts = shown.split("; difference ")  # one on a value, one on a difference
+            if set(verdicts) <= set(paper.verdict_meanings()):
+                badges = "<br>difference ".join(map(PARTS.badge, verdicts))
+                cell.clear()
+                cell.append(BeautifulSoup(badges, "html.parser"))
+            elif re.fullmatch(r"[-+±\d.,\[\] *]+", shown):
+                cell["class"] = "number"
+    told = table.find_next_sibling()
+    if told and told.name == "p" and "caption" in told.get("class", ()):
+        caption = page.new_tag("caption")
+        caption.append(told.extract())
+        told.name = "span"
+        table.insert(0, caption)
+    box = page.new_tag("div", attrs={"class": "scroll", "role": "region", "aria-label": "table", "tabindex": "0"})
+    if len(heads) > 2:
+        box["class"] = "scroll cards"  # on a small screen, a card a row
+    table.wrap(box)
+
+
+def _heads(table):
+    """Names of the columns of a table, those above the same column joined; of a column without a name ""."""
+    lines = []
+    for row in table.thead("tr") if table.thead else []:
+        lines.append([cell.get_text() for cell in row("th") for _ in range(int(cell.get("colspan", 1)))])
+    columns = max((len(row("td")) for row in table("tr")), default=0)
+    return [", ".join(filter(None, column)) for column in zip(*(line[-columns:] for line in lines), strict=False)]
 
 
 def _body(entry):
     """The executed notebook as HTML, its tables decorated and its pictures described; None where there is none."""
     if entry.notebook is None:
         return None
-    notebook, under = nbformat.from_dict(entry.notebook), ""
+    notebook = nbformat.from_dict(entry.notebook)
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            under = next(iter(re.findall(r"^##+ (.+)", cell.source, re.MULTILINE)[-1:]), under)
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "text/html" in data:
                 data["text/html"] = _decorated(data["text/html"])
             if "image/png" in data:
-                alt = f"{entry.heading}: the figure" + (f" under “{under}”" if under else "")
-                output.metadata.setdefault("image/png", {})["alt"] = f"{alt}, drawn from values of the tables"
+                output.metadata.setdefault("image/png", {})["alt"] = entry.alt
     body, _ = EXPORTER.from_notebook_node(notebook)
     if unset := body.count('<code class="unset"'):
         entry.remarks.append(f"Formulas that cannot be set and stand as LaTeX: {unset}")
@@ -351,18 +382,37 @@ def write(folder):
     for before, entry, after in zip([None, *paged], paged, [*paged[1:], None], strict=False):
         files = [f"{entry.id}.{kind}" for kind in ("ipynb", "json") if (folder / f"{entry.id}.{kind}").exists()]
         shown = {"entry": entry, "before": before, "after": after, "files": files + entry.pictures}
-        pages[entry.page] = page.render(shown, profile=folder.name, body=_body(entry))
-    totals = records.tally(
-        row for entry in entries if entry.record and entry.section != OWN for row in entry.record["rows"]
-    )
-    shown = {"profile": folder.name, "title": title, "entries": entries, "totals": _in_order(totals)}
-    pages["index.html"] = TEMPLATES.get_template("index.html.j2").render(shown, missing=missing(folder))
+        shown |= {"body": _body(entry), "table": Markup(_table(entry.record) if entry.record else "")}
+        pages[entry.page] = page.render(shown, profile=folder.name, above=_above(folder))
+    shown = {"profile": folder.name, "title": title, "entries": entries, "missing": missing(folder)}
+    shown |= {"found": _five(folder), "verdicts": _verdicts(entries), "above": _above(folder)}
+    pages["index.html"] = TEMPLATES.get_template("index.html.j2").render(shown)
     for file in folder.glob("*.html"):
         if '<meta name="generator" content="earlib' in file.read_text("utf-8", errors="replace"):
             file.unlink()
     for name, text in pages.items():
         paths.write_atomically(folder / name, text)
     return folder / "index.html", entries
+
+
+def _five(folder):
+    """The README's findings as HTML, in the profiles of whose records they speak."""
+    if folder.name not in (readme.PROFILE, readme.LARGER):
+        return []
+    return [Markup(markdown(one).removeprefix("<p>").removesuffix("</p>\n")) for one in five(folder.parent)]
+
+
+def _verdicts(entries):
+    """Claims by verdict: pairs of how they were judged and their counts; none without the claims' record."""
+    record = next((entry.record for entry in entries if entry.id == "claims"), None)
+    lines = claims.tally(record).to_dict("index") if record else {}
+    return [(said, _in_order(Counter(counts))) for said, counts in lines.items() if "once" not in said]
+
+
+def _above(folder):
+    """Links to what lies beside the results in a checkout."""
+    links = {"README": "README.md", "The paper, and how to cite it": "CITATION.cff", "Source": "earlib"}
+    return {name: f"../../{file}" for name, file in links.items() if (folder.parent.parent / file).exists()}
 
 
 def main(arguments=None):

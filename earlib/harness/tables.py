@@ -284,8 +284,25 @@ def folded(summary, *shown):
     return HTML(f"<details><summary>{escape(summary)}</summary>{''.join(one.data for one in shown)}</details>")
 
 
+def _without_constant(frame):
+    """The table without index levels and baselines that are the same in all lines, and what these are."""
+    values = [frame.index.get_level_values(level) for level in range(frame.index.nlevels)]
+    constant = [level for level, one in enumerate(values) if one.nunique() == 1]
+    same = [str(values[level][0]) for level in constant]
+    if len(constant) == len(values):
+        return frame, []
+    head = "compared with"
+    if head in frame.columns and len(frame.columns) > 1 and frame[head].nunique() == 1:
+        same.append(f"{head} {frame[head].iloc[0]}")
+        frame = frame.drop(columns=head)
+    return frame.droplevel(constant), same
+
+
 def html(frame, caption=""):
     """A table, or None, and its caption as HTML."""
+    if frame is not None and len(frame) > 1:
+        frame, same = _without_constant(frame)
+        caption = ". ".join(filter(None, [", ".join(one for one in same if one not in caption), caption]))
     parts = [] if frame is None else [frame.to_html(border=0, classes="earlib", index_names=False)]
     return "\n".join([*parts, f'<p class="caption">{escape(caption)}</p>'] if caption else parts)
 
