@@ -22,8 +22,8 @@ class LLMCritic:
         Texts, by query number and by row of the bank.
     index : torch.Tensor
         Rows of the candidates, `[N, K]`.
-    tokens, variant : int and str
-        Maximum length of a reply; variant of the prompt, as in `earlib.llm.prompts`.
+    tokens : int
+        Maximum length of a reply.
     sample : int
         Number of the first try: under another one a slate is asked about anew.
 
@@ -33,9 +33,9 @@ class LLMCritic:
         Slates shown so far, and those whose citations are masked, by the reason.
     """
 
-    def __init__(self, client, questions, memories, index, tokens, variant="paper", sample=0):
+    def __init__(self, client, questions, memories, index, tokens, sample=0):
         self.client, self.questions, self.memories, self.index = client, questions, memories, index
-        self.tokens, self.variant, self.sample = tokens, variant, sample
+        self.tokens, self.sample = tokens, sample
         self.asked, self.unread = 0, Counter()
         self._again = Counter()  # by question and slate: replies so far that could not be read
 
@@ -47,7 +47,7 @@ class LLMCritic:
             for query, slate in shown
         ]
         requests = [
-            Request(prompts.citation_prompt(*given, self.variant), self.tokens, sample=self.sample + self._again[one])
+            Request(prompts.citation_prompt(*given), self.tokens, sample=self.sample + self._again[one])
             for one, given in zip(shown, texts, strict=True)
         ]
         read = [self._read(*one) for one in zip(self.client.ask(requests), texts, strict=True)]
