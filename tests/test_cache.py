@@ -1,19 +1,15 @@
 """The content cache: whatever happens to a file, what is loaded is what was saved, or nothing."""
 
-import io
 import resource
 import subprocess
 import sys
-import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_notebooks import wait_until
 
 import earlib
 from earlib.data import cache
@@ -125,38 +121,3 @@ def test_parts_are_removed_without_their_entry(folder):
     cache.remove_parts("runs", "a")
     cache.remove_parts("runs", "c")
     assert [same(silently("runs", key)) for key in ("a", "ab/0")] and not (folder / "runs" / "a").exists()
-
-
-def test_one_at_a_time_computes_an_entry(monkeypatch):
-    begun, go, computed = threading.Event(), threading.Event(), []
-
-    def make(number):
-        with cache.lock("runs", "a", f"run {number}") as waited:
-            found = cache.load("runs", "a") if waited else None
-            if found is None:
-                computed.append(number)
-                begun.set()
-                assert go.wait(60)
-                cache.save("runs", "a", ARRAYS)
-            return waited
-
-    monkeypatch.setattr(sys, "stderr", told := io.StringIO())  # pytest's capture loses what is written while it is read
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(make, 1)
-        assert begun.wait(60)
-        second = pool.submit(make, 2)
-        wait_until(lambda: second.done() or told.getvalue().endswith("\n"))
-        assert not second.done()
-        with cache.lock("runs", "b", "another run") as waited:
-            assert not waited
-        go.set()
-    assert (first.result(), second.result(), computed) == (False, True, [1])
-    assert told.getvalue() == "run 2: another process is at the same work; waiting for it\n"
-
-
-def test_the_lock_of_a_killed_process_is_free(folder):
-    code = "import os; from earlib.data import cache\n"
-    code += "with cache.lock('runs', 'a', 'run'): os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == -9
-    with cache.lock("runs", "a", "run") as waited:
-        assert not waited

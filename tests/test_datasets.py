@@ -240,14 +240,6 @@ def test_file_that_is_no_complete_json_is_named(request, tmp_path, content):
     refused(path, "expected complete JSON")
 
 
-def test_real_file_without_a_conversation_is_named(file, tmp_path):
-    samples = json.loads(file.read_text())
-    del samples[3]["conversation"]
-    path = tmp_path / locomo.FILE
-    path.write_text(json.dumps(samples))
-    refused(path, "conv-42.conversation: expected an object, found no such key")
-
-
 def test_unknown_names_are_answered_with_the_near_ones():
     with pytest.raises(
         ValueError, match="unknown dataset 'lokomo', did you mean 'locomo'.*known: locomo, longmemeval, toy"

@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import socket
-import subprocess
-import sys
 import threading
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -132,22 +130,6 @@ def test_failed_download_leaves_nothing_and_is_made_good_by_the_next(server, pub
     assert left(home) == [NAME]
 
 
-def test_killed_download_is_made_good_by_the_next(server, publish, home):
-    code = (
-        "from earlib.data import download\n"
-        f"download.FILES[{NAME!r}] = download.File('http://127.0.0.1:{server.server_port}/stalled/x', {DIGEST!r}, '')\n"
-        f"download.fetch({NAME!r}, timeout=30)\n"
-    )
-    environment = {"EARLIB_ROOT": str(home.parent), "NO_PROXY": "127.0.0.1", "PYTHONPATH": ":".join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
-    asked = server.asked.wait(60)
-    process.kill()
-    process.wait()
-    assert asked and not (home / NAME).exists()
-    publish(server.server_port)
-    assert download.fetch(NAME).read_bytes() == BODY
-
-
 def test_the_command_says_where_files_lie_or_why_they_do_not(server, publish, monkeypatch, home, capsys):
     monkeypatch.setattr(download, "FILES", {})
     publish(server.server_port)
@@ -191,7 +173,7 @@ def test_local_file_that_is_wrong_or_unreadable_is_neither_used_nor_overwritten(
     assert (home / NAME).read_bytes() == b"mine"
     (home / NAME).unlink()
     (home / NAME).mkdir()
-    with pytest.raises(OSError, match=f"cannot read {home / NAME}: Is a directory"):
+    with pytest.raises(OSError, match=f"Is a directory: '{home / NAME}'"):
         download.fetch(NAME)
 
 
@@ -242,14 +224,6 @@ def test_a_download_goes_through_the_proxy(server, home, monkeypatch, variable):
     assert asked == [f"HEAD {address}", f"GET {address}"]
 
 
-def test_https_goes_through_a_tunnel_of_its_own_proxy(server, home, monkeypatch):
-    file = download.File(f"https://publisher.invalid/right/{NAME}", DIGEST, "CC0")
-    monkeypatch.setitem(download.FILES, NAME, file)
-    with proxy(monkeypatch, server.server_port, "HTTPS_PROXY") as asked, pytest.raises(download.Unavailable):
-        download.fetch(NAME)
-    assert asked == ["CONNECT publisher.invalid:443"]
-
-
 @pytest.mark.parametrize("spared", ["", "publisher.invalid", "*"])
 def test_the_loopback_never_goes_through_a_proxy(server, publish, home, monkeypatch, spared):
     publish(server.server_port)
@@ -257,16 +231,6 @@ def test_the_loopback_never_goes_through_a_proxy(server, publish, home, monkeypa
         monkeypatch.setenv("NO_PROXY", spared)
         assert download.fetch(NAME).read_bytes() == BODY
         assert spared in os.environ["NO_PROXY"].split(",") + [""]
-    assert asked == []
-
-
-def test_a_host_of_no_proxy_is_asked_directly(server, home, monkeypatch):
-    file = download.File(f"http://publisher.invalid/right/{NAME}", DIGEST, "CC0")
-    monkeypatch.setitem(download.FILES, NAME, file)
-    with proxy(monkeypatch, server.server_port, "HTTP_PROXY") as asked:
-        monkeypatch.setenv("NO_PROXY", "publisher.invalid")
-        with pytest.raises(download.Unavailable, match="publisher.invalid"):
-            download.fetch(NAME)
     assert asked == []
 
 

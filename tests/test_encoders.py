@@ -192,23 +192,6 @@ def test_another_order_or_text_is_another_file(tiny, entries):
     assert len(entries()) == 4
 
 
-def test_an_unusable_entry_is_computed_again(tiny, entries):
-    vectors = encode(TEXTS, "tiny")
-    (path,) = entries()
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match=path.name):
-        assert (encode(TEXTS, "tiny") == vectors).all()
-    assert (silently(TEXTS, "tiny") == vectors).all() and entries() == [path]
-
-
-def test_a_cache_that_cannot_be_written_loses_nothing(tiny, tmp_path, monkeypatch):
-    vectors = encode(TEXTS, "tiny")
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match=r"cannot write .*file/embeddings.*not kept.*EARLIB_CACHE"):
-        assert (encode(TEXTS, "tiny") == vectors).all()
-
-
 ONCE = """
 import resource
 import numpy as np
@@ -306,19 +289,33 @@ class Publisher(BaseHTTPRequestHandler):
         pass
 
 
-def test_files_come_from_the_publisher_once(tiny, checkpoint, hub, tmp_path, monkeypatch):
+@pytest.fixture
+def publisher(checkpoint, hub, monkeypatch):
+    """A model hub that has the tiny encoder; the cache of the hub is empty."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Publisher)
     server.folder = checkpoint
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path / "nowhere"))
-    places = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}  # read when it is imported
-    code = "from earlib.data import model_files\nprint(model_files.locate(encoders.get('tiny')))"
-    done = child(tiny, code, **places)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    server.address = f"http://127.0.0.1:{server.server_port}"
+    form = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+    for name, value in {
+        "ENDPOINT": server.address,
+        "HUGGINGFACE_CO_URL_TEMPLATE": form,
+        "HF_HUB_OFFLINE": False,
+    }.items():
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    yield server
     server.shutdown()
     server.server_close()
-    assert done.returncode == 0 and f"downloading nobody/tiny-bert (none) from {endpoint}" in done.stderr, done.stderr
-    folder = Path(done.stdout.strip())
+
+
+def test_files_come_from_the_publisher_once(tiny, checkpoint, publisher, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("EARLIB_MODELS", str(tmp_path / "nowhere"))
+    folder = files_of("tiny")
+    assert (
+        f"downloading nobody/tiny-bert (none) from http://127.0.0.1:{publisher.server_port}" in capsys.readouterr().err
+    )
+    publisher.shutdown()
+    publisher.server_close()
     assert (folder / "model.safetensors").read_bytes() == (checkpoint / "model.safetensors").read_bytes()
     assert (folder / "1_Pooling" / "config.json").is_file()
     assert files_of("tiny") == folder  # the server is gone

@@ -1,6 +1,5 @@
 """The client of language models, against a real HTTP server that fails in prescribed ways."""
 
-import asyncio
 import base64
 import logging
 import os
@@ -12,7 +11,7 @@ import traceback
 import pytest
 from scripted_server import ScriptedServer, Step, ask_of, completion, error, questions, says
 
-from earlib.llm import NoModel, Reply, Request, budget, parsing
+from earlib.llm import Reply, Request, budget, parsing
 from earlib.llm.client import Client
 
 KEY = "sk-test-0123456789abcdefXYZ"
@@ -73,14 +72,6 @@ def test_model_address_and_key_come_from_the_environment(monkeypatch):
         assert texts(Client().ask(questions(1))) == ["re: q0"]
         assert server.requests[0]["model"] == "some/model"
         assert server.headers[0]["authorization"] == f"Bearer {KEY}"
-
-
-def test_it_works_where_an_event_loop_already_runs():
-    async def cell(url):
-        return Client("m", url).ask(questions(3))
-
-    with ScriptedServer() as server:
-        assert texts(asyncio.run(cell(server.url))) == ["re: q0", "re: q1", "re: q2"]
 
 
 def test_two_threads_ask_the_same_once():
@@ -175,15 +166,6 @@ def test_a_failure_is_counted_apart_not_kept_and_asked_again(step, reason, store
         assert texts(Client("m", server.url).ask(questions(1))) == ["now"]
 
 
-def test_one_bad_request_does_not_stop_the_others():
-    def rule(body):
-        return error(400, "no") if body["messages"][0]["content"] == "q3" else says("fine")
-
-    with ScriptedServer(rule=rule) as server, pytest.warns(UserWarning, match="1 of 20 requests failed"):
-        replies = Client("m", server.url).ask(questions(20))
-    assert [number for number, reply in enumerate(replies) if reply.status != "ok"] == [3]
-
-
 @pytest.mark.parametrize(
     ("step", "match"),
     [(error(401), "refuses the key"), (error(403), "refuses the key"), (error(404, "no such model"), "no such model")],
@@ -195,32 +177,13 @@ def test_what_no_retry_can_mend_stops_the_run_after_one_call(step, match):
         assert len(server.requests) == 1
 
 
-def test_an_endpoint_that_is_not_there_is_named():
-    with ScriptedServer() as server:
-        url = server.url
-    with pytest.raises(ConnectionError, match=f"{url} cannot be reached"):
-        Client("m", url, max_retries=0).ask(questions(50))
-
-
 def test_the_tenth_failure_in_a_row_stops_a_run_and_the_ninth_does_not(stored):
     with ScriptedServer([says("x")] * 3, rule=lambda body: error(500, "down")) as server:
         asker = Client("m", server.url, concurrency=1, max_retries=0)
         with pytest.warns(UserWarning, match="9 of 12 requests failed"):
             asker.ask(questions(12))
-        with pytest.raises(ConnectionError, match="10 failures in a row"):
+        with pytest.raises(ConnectionError, match="10 failures in a row, the last: .*down.*of 10 replies 0 came and are kept"):
             asker.ask(questions(13))  # three are kept, ten fail
-
-
-def test_failures_in_a_row_stop_the_run_and_the_next_one_goes_on(stored):
-    with ScriptedServer([says("x")] * 30, rule=lambda body: error(500, "down")) as server:
-        asker = Client("m", server.url, concurrency=4, max_retries=0)
-        with pytest.raises(ConnectionError, match="10 failures in a row, the last: .*down.*30 came and are kept"):
-            asker.ask(questions(100))
-        assert len(server.requests) < 60 and len(stored()) == 30
-        server.rule = lambda body: says("x")
-        asked = len(server.requests)
-        asker.ask(questions(100))
-        assert len(server.requests) == asked + 70
 
 
 # Models that differ in what they take
@@ -375,11 +338,6 @@ def test_what_cannot_be_meant_is_refused_without_showing_secrets(match, wrong):
 def test_a_request_that_cannot_be_sent_is_named(request_, match):
     with pytest.raises(ValueError, match=rf"requests\[1\].*{match}"):
         Client("m", "http://127.0.0.1:1/v1").ask([ask_of("a"), request_])
-
-
-def test_openai_itself_needs_a_key():
-    with pytest.raises(NoModel, match="OPENAI_API_KEY"):
-        Client("gpt-5-mini").ask(questions(1))
 
 
 # Secrets

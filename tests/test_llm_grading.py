@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earlib.data import benchmarks
-from earlib.data.download import Unavailable
-from earlib.experiments import comparisons, intervals, settings
 from earlib.llm import grading
 
 
@@ -76,21 +74,6 @@ def test_verdicts_that_cannot_be_read_are_no_no():
     np.testing.assert_array_equal(values, [[1, 0, np.nan], [np.nan, 1, 1]])
 
 
-def test_values_go_where_all_values_go():
-    """Two systems of two seeds on four questions: paired where both could be read, the rest counted."""
-    one = grading.judged([[True, True, None, False], [True, False, True, True]])
-    other = grading.judged([[False, True, True, False], [True, None, True, False]])
-    queries = np.array([[0, 1, 2, 3], [4, 5, 6, 7]])
-    found = intervals.summary(one, queries)
-    assert found["measured"] == pytest.approx((200 / 3 + 75) / 2)
-    assert (found["n_queries"], found["n_queries_most"], found["excluded"]) == (3, 4, 1)
-    assert intervals.difference(one, other, queries)["measured"] == pytest.approx(100 / 3)
-    setting = settings.Setting(dataset="toy", seeds=2)
-    values, others = np.stack([one, one]), np.stack([other, other])
-    rows = comparisons.rows(setting, "ear", values, queries, others, measures=("f1", "j"))
-    assert [row["metric"] for row in rows] == ["f1", "j"] and rows[1]["excluded"] == 1
-
-
 @given(st.lists(WORDS, min_size=1, max_size=12))
 def test_the_constant_answer_is_the_best_on_the_training_questions(golds):
     if not any(map(grading.normalise, golds)):
@@ -134,21 +117,6 @@ def test_planted_answers_are_what_they_say():
     assert wrong == "the summer of 2022"  # "in June 2023" shares a word
     drawn = {grading.planted_answers(GOLDS, TYPES, np.random.default_rng(seed))[-3].candidate for seed in range(9)}
     assert drawn == {"red", "Red."}
-
-
-def test_planted_answers_on_locomo():
-    try:
-        queries = benchmarks.load("locomo").asked
-    except Unavailable as error:
-        pytest.skip(str(error))
-    chosen = queries[::5]
-    golds = [query.answer for query in chosen]
-    made = grading.planted_answers(golds, [query.category for query in chosen], np.random.default_rng(1))
-    counts = Counter(one.kind for one in made)
-    assert counts["gold"] == counts["reworded"] == len(chosen) == 308
-    assert counts["other"] == len(chosen)
-    constant = grading.constant_answer([query.answer for query in queries if query not in chosen])
-    assert 0 < grading.f1([constant] * len(golds), golds).mean() < 0.2
 
 
 def test_adversarial_questions_have_no_planted_answers():

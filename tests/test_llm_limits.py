@@ -70,15 +70,6 @@ def test_an_estimate_calls_nothing():
     assert Client("gpt-5-mini", ELSEWHERE).estimate(wanted).cost is None  # not OpenAI's own price
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "http://localhost:8000/v1", ELSEWHERE])
-def test_what_an_endpoint_costs_is_unknown_unless_it_is_told(url):
-    """Also on this machine: a server there may pass the calls on to one that is paid."""
-    usage = Client("gpt-5-mini", url).estimate(questions(1))
-    assert usage.cost is None and str(usage).endswith("cost unknown")
-    free = Client("m", url, price=(0.0, 0.0)).estimate(questions(1))
-    assert free.cost == 0 and str(free).endswith("nothing to pay")
-
-
 @pytest.mark.parametrize("limit", [{"max_calls": 3}, {"max_cost": 0.001}])
 def test_limits_come_from_the_environment_unless_they_are_given(limit, monkeypatch):
     ((name, value),) = limit.items()

@@ -143,17 +143,6 @@ def test_the_models_are_pinned():
     assert local.DEFAULT in local.MODELS
 
 
-@pytest.mark.llm
-@served
-def test_it_answers_on_the_loopback_and_is_gone_afterwards():
-    with local.Server(QUICK) as server:
-        assert listens(port_of(QUICK))
-        server.start()  # a second start changes nothing
-        own = socket.gethostbyname(socket.gethostname())
-        assert own.startswith("127.") or not listens(port_of(QUICK), own)
-    assert not listens(port_of(QUICK))
-
-
 def serving(then):
     """Command of a process that serves and then does something."""
     return [sys.executable, "-c", f"import time; from earlib.llm import local; local.Server({QUICK!r}).start(); {then}"]
@@ -170,15 +159,6 @@ def test_a_killed_process_leaves_no_server():
     while listens(port_of(QUICK)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not listens(port_of(QUICK))
-
-
-@pytest.mark.llm
-@served
-def test_a_second_process_waits_for_its_turn():
-    command = serving("print(time.time()); time.sleep(3); print(time.time())")
-    first, second = (subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in "ab")
-    spans = sorted([float(line) for line in process.communicate(timeout=60)[0].split()] for process in (first, second))
-    assert spans[0][1] <= spans[1][0] and first.returncode == second.returncode == 0
 
 
 def run_notebook(name, folder, *further):

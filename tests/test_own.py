@@ -1,31 +1,24 @@
 """Datasets and encoders of one's own: a file of lines, a folder, a model of the hub, a package; and what is wrong."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-import threading
-import time
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
 from made_notebooks import PARAMETERS, outputs, write_notebook
-from small_proxy import proxy
-from test_encoders import Publisher, checkpoint, child  # noqa: F401
+from test_encoders import checkpoint, publisher  # noqa: F401
 
 import earlib
 from earlib import paper
 from earlib.core.config import Config
-from earlib.data import benchmarks, embedding, encoders, folders, lines, own
+from earlib.data import benchmarks, embedding, encoders, folders, own
 from earlib.data.benchmarks import Memory, Query
 from earlib.experiments import comparisons
 from earlib.experiments.settings import Setting
-from earlib.harness import runner
+from earlib.harness import profiles, runner
 
 EXAMPLE = Path(earlib.__file__).parents[1] / "examples" / "chats.jsonl"
 TEXTS = ["red cat runs", "", "dog sleeps", "blue " * 300]
@@ -101,13 +94,6 @@ def test_a_link_is_known_by_its_own_name(tmp_path, folder, monkeypatch):
     assert encoders.resolve("1_Pooling/..").startswith("my_encoder@")
 
 
-def test_places_that_the_package_did_not_write_are_refused(monkeypatch):
-    for held in ("{", "[]", '{"a": 1}'):
-        monkeypatch.setenv(own.VARIABLE, held)
-        with pytest.raises(ValueError, match="EARLIB_OWN: expected what the package wrote there, found '.*; unset it"):
-            benchmarks.resolve("chats.jsonl")
-
-
 def test_oddities_that_break_nothing_are_listed(tmp_path):
     asked = {"question": "Who?", "evidence": []}
     found = benchmarks.load(benchmarks.resolve(str(write(tmp_path / "a.jsonl", chat(), asked, asked, ASKED))))
@@ -117,19 +103,6 @@ def test_oddities_that_break_nothing_are_listed(tmp_path):
         ("line 3", "no evidence"),
         ("line 4", "repeated question"),
     ]
-
-
-def test_a_large_file_is_read_once_and_in_linear_time(tmp_path, monkeypatch):
-    """A quadratic search among 16,000 questions took a minute, and each notebook that was planned took it again."""
-    asked = [{"question": f"Who {n}?", "evidence": [n]} for n in range(16_000)]
-    everything = {"question": "Which?", "evidence": list(range(16_000))}
-    path = write(tmp_path / "a.jsonl", *map(chat, range(16_000)), *asked, everything)
-    began = time.process_time()
-    name = benchmarks.resolve(str(path))
-    assert time.process_time() - began < 10
-    assert len(benchmarks.load(name).queries) == 16_001
-    monkeypatch.setattr(lines, "read", None)
-    assert benchmarks.resolve(str(path)) == name
 
 
 @pytest.mark.parametrize(
@@ -311,57 +284,32 @@ def test_encoders_of_the_registry_keep_their_keys():
     assert {name: tuple(keys) for name, keys in found.items()} == KEYS
 
 
-def damaged(folder, how):
-    file = folder / "model.safetensors"
-    if how == "no modules":
-        (folder / "modules.json").unlink()
-    elif how == "no pooling":
-        shutil.rmtree(folder / "1_Pooling")
-    elif how == "no weights":
-        file.unlink()
-    elif how == "no tokenizer":
-        for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
-            (folder / name).unlink(missing_ok=True)
-    elif how == "cut":
-        file.write_bytes(file.read_bytes()[:1000])
-    elif how == "pointer":
-        file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    elif how == "not JSON":
-        (folder / "modules.json").write_text("[")
-    elif how == "nested":
-        (folder / "modules.json").write_text(10**5 * "[")
-    elif how in ("list", "text"):
-        prompts = {"list": ["a"], "text": "a"}[how]
-        (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
-    elif how == "empty":
-        shutil.rmtree(folder)
-        folder.mkdir()
+def without(*names):
+    return lambda folder: [(folder / name).unlink(missing_ok=True) for name in names]
 
 
-@pytest.mark.parametrize(
-    "how, expected",
-    [
-        ("no modules", "found no modules.json; `SentenceTransformer(...).save_pretrained(folder)` writes one"),
-        ("empty", "found no modules.json"),
-        ("no pooling", "1_Pooling: expected the description of the module"),
-        ("no weights", "expected the weights of the module"),
-        ("no tokenizer", "expected the tokenizer of the module"),
-        ("cut", "cannot be loaded as an encoder"),
-        ("pointer", "cannot be loaded as an encoder"),
-        ("not JSON", "modules.json: expected JSON, but"),
-        ("nested", "modules.json: expected JSON, but"),
-        (
-            "list",
-            "config_sentence_transformers.json: expected an object of texts `prompts` and a name of one, found ['a']",
-        ),
-        (
-            "text",
-            "config_sentence_transformers.json: expected an object of texts `prompts` and a name of one, found 'a'",
-        ),
-    ],
-)
-def test_a_folder_that_is_no_encoder_is_refused_before_anything_runs(root, folder, capsys, how, expected):
-    damaged(folder, how)
+def holding(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+CONFIG, NO_TOKENIZER = "config_sentence_transformers.json", ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+@pytest.mark.parametrize("damage, expected", [
+    (without("modules.json"), "found no modules.json; `SentenceTransformer(...).save_pretrained(folder)` writes one"),
+    (without("1_Pooling/config.json"), "1_Pooling: expected the description of the module"),
+    (without("model.safetensors"), "expected the weights of the module"),
+    (without(*NO_TOKENIZER), "expected the tokenizer of the module"),
+    (holding("model.safetensors", POINTER), "cannot be loaded as an encoder"),
+    (holding("modules.json", "["), "modules.json: the whole file: Invalid JSON: EOF while parsing a list"),
+    (holding("modules.json", 10**5 * "["), "modules.json: the whole file: Invalid JSON: recursion limit"),
+    (holding("modules.json", '[{"type": "a"}]'), "modules.json: 0.path: Field required"),
+    (holding(CONFIG, '{"prompts": ["a"]}'), "prompts: Input should be an object, found ['a']"),
+    (holding(CONFIG, '{"prompts": "a"}'), "prompts: Input should be an object, found 'a'"),
+])  # fmt: skip
+def test_a_folder_that_is_no_encoder_is_refused_before_anything_runs(root, folder, capsys, damage, expected):
+    damage(folder)
     assert runner.main(["plain", "--profile", "smoke", "-p", "encoder", str(folder)]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("error: command line: encoder") and str(folder) in told and expected in told
@@ -385,52 +333,22 @@ def test_code_in_a_folder_runs_only_where_it_was_asked_for(folder, tmp_path, mon
     assert encoders.encode(["cat"], encoders.resolve(str(folder))).shape == (1, 24) and marker.exists()
 
 
-@pytest.fixture
-def publisher(checkpoint):  # noqa: F811
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Publisher)
-    server.folder = checkpoint
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-ENTRY = encoders.REGISTRY["minilm"]
-RESOLVE = """
-name = encoders.resolve("nobody/tiny-bert@" + "a" * 40)
-print(name)
-print(encoders.encode(["cat"], name)[0, :3])
-"""
-
-
-def test_a_model_of_the_hub_comes_at_its_revision_and_stays(publisher, checkpoint, tmp_path):  # noqa: F811
-    places = {
-        "HF_ENDPOINT": f"http://127.0.0.1:{publisher.server_port}",
-        "HF_HOME": str(tmp_path),
-        "HF_HUB_OFFLINE": "0",
-    }
-    places |= {"EARLIB_MODELS": str(tmp_path / "nowhere"), "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
-    first = child(ENTRY, RESOLVE, **places)
-    assert first.returncode == 0 and first.stdout.splitlines()[0] == f"nobody/tiny-bert@{'a' * 40}", first.stderr
+def test_a_model_of_the_hub_comes_at_its_revision_and_stays(publisher, checkpoint, tmp_path, monkeypatch):  # noqa: F811
+    asked = name = f"nobody/tiny-bert@{'a' * 40}"
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # the loopback never goes through it
+    assert encoders.resolve(asked) == name and paper.label(name) == "nobody/tiny-bert"
+    vectors = encoders.encode(["cat"], name)
     publisher.shutdown()
     publisher.server_close()
-    again = child(ENTRY, RESOLVE, **places)
-    assert again.stdout == first.stdout, again.stderr
-    assert paper.label(f"nobody/tiny-bert@{'a' * 40}") == "nobody/tiny-bert"
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setenv(own.VARIABLE, "")  # as in another process
+    assert encoders.resolve(asked) == name and (encoders.encode(["cat"], name) == vectors).all()
     # a folder of that name in the search path goes first, and is known by its content, since nothing vouches for it
-    places |= {"EARLIB_MODELS": str(checkpoint.parent)}
-    there = child(ENTRY, RESOLVE, **places).stdout.splitlines()
+    monkeypatch.setenv("EARLIB_MODELS", str(checkpoint.parent))
+    monkeypatch.setenv(own.VARIABLE, "")
     digest = folders.content(folders.described(checkpoint)["weights"])
-    assert there == [f"nobody/tiny-bert@{digest[:12]}", first.stdout.splitlines()[1]]
-
-
-def test_a_model_of_the_hub_comes_through_the_proxy(publisher, hub, tmp_path, monkeypatch):
-    with proxy(monkeypatch, publisher.server_port, "HTTP_PROXY") as asked:
-        places = {"HF_ENDPOINT": "http://hub.invalid", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-        done = child(ENTRY, RESOLVE, **places)
-    assert done.returncode == 0, done.stderr
-    assert all(" http://hub.invalid/" in line for line in asked)
-    assert any(line.endswith("/model.safetensors") for line in asked)
+    there = encoders.resolve(asked)
+    assert there == f"nobody/tiny-bert@{digest[:12]}" and (encoders.encode(["cat"], there) == vectors).all()
 
 
 def test_a_model_of_the_hub_that_cannot_be_had(hub):
@@ -443,7 +361,7 @@ def test_a_model_of_the_hub_that_cannot_be_had(hub):
 # -- a package of one's own --------------------------------------------------------------------------------------------
 
 
-def test_a_package_brings_a_dataset_and_an_encoder(folder, tmp_path):
+def test_a_package_brings_a_dataset_and_an_encoder(folder, tmp_path, monkeypatch):
     """The example of docs/own-data.md, installed as pip would install it."""
     text = (EXAMPLE.parents[1] / "docs" / "own-data.md").read_text()
     code, points = (text.split(f"```{kind}\n")[1].split("```")[0] for kind in ("python", "toml"))
@@ -454,14 +372,13 @@ def test_a_package_brings_a_dataset_and_an_encoder(folder, tmp_path):
     sections = points.replace('[project.entry-points."', "[").replace('"]', "]").replace('"', "")
     (site / "mypackage-1.dist-info" / "entry_points.txt").write_text(sections)
     (site / "mypackage-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1\n")
-    command = "from earlib.data import benchmarks, encoders\nfrom earlib.harness import runner\n"
-    command += "print(benchmarks.load(benchmarks.resolve('mychats')).name)\n"
-    command += "print(encoders.encode(['cat'], encoders.resolve('myencoder')).shape)\n"
-    command += "runner.main(['tab01_dataset_stats', '--profile', 'smoke', '-p', 'dataset', 'mychats'])"
-    variables = os.environ | {"PYTHONPATH": f"{site}:{EXAMPLE.parents[1]}"}
-    done = subprocess.run([sys.executable, "-c", command], env=variables, capture_output=True, text=True, timeout=300)
-    assert done.stdout.splitlines()[:2] == ["My chats", "(1, 24)"], done.stderr
-    assert "[1/1] tab01_dataset_stats--dataset-mychats" in done.stdout, done.stderr
+    monkeypatch.syspath_prepend(site)
+    own.packaged.cache_clear()
+    assert benchmarks.load(benchmarks.resolve("mychats")).name == "My chats"
+    assert encoders.encode(["cat"], encoders.resolve("myencoder")).shape == (1, 24)
+    (plan,) = profiles.make_plans(["tab01_dataset_stats"], "smoke", {"dataset": "mychats"})
+    assert plan.name == "tab01_dataset_stats--dataset-mychats" and plan.parameters["dataset"] == ["mychats"]
+    own.packaged.cache_clear()
 
 
 # -- K -----------------------------------------------------------------------------------------------------------------

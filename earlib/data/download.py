@@ -49,10 +49,7 @@ def obtain(name, file, folders, variable, timeout=5.0):
     for folder in folders:
         path = folder / name
         if path.exists():
-            try:
-                found = pooch.file_hash(str(path), alg="sha256")
-            except OSError as error:
-                raise OSError(error.errno, f"cannot read {path}: {error.strerror}") from error
+            found = pooch.file_hash(str(path), alg="sha256")
             if found != file.sha256:
                 raise ValueError(
                     f"{path}: wrong checksum: expected SHA-256 {file.sha256}, found {found}; "

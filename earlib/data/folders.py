@@ -1,12 +1,13 @@
 """The user's own encoder: the folder of a sentence-transformers model, or a model of the hub at a revision."""
 
-import json
 import re
 import sys
 from contextlib import suppress
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePosixPath
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from earlib import paths
 from earlib.data import cache, model_files, own
@@ -20,6 +21,20 @@ NEEDED = (
 )
 PROMPTS = {"query_prompt": ("query",), "memory_prompt": ("document", "passage", "corpus")}
 UNREAD = ("*.md", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "onnx/*", "openvino/*", "*.ini", ".*", "*/.*")
+
+
+class Module(BaseModel):
+    """An entry of `modules.json`."""
+
+    type: str
+    path: str
+
+
+class Prompts(BaseModel):
+    """The part of `config_sentence_transformers.json` that is read here."""
+
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
 
 
 def located(text):
@@ -47,17 +62,14 @@ def content(files):
 
 def described(folder):
     """Fields of the `Encoder` that a folder holds; a ValueError says what it lacks."""
-    modules = _json(folder, "modules.json", list)
+    modules = _read(folder / "modules.json", list[Module])
     if modules is None:
         raise ValueError(
             f"{folder}: expected the folder of a sentence-transformers model, found no modules.json; "
             "`SentenceTransformer(...).save_pretrained(folder)` writes one"
         )
     code = False
-    for number, module in enumerate(modules):
-        kind, place = (module.get(key) if isinstance(module, dict) else None for key in ("type", "path"))
-        if not isinstance(kind, str) or not isinstance(place, str):
-            raise ValueError(f"{folder}/modules.json: [{number}]: expected an object with texts `type` and `path`")
+    for kind, place in ((module.type, module.path) for module in modules):
         if kind.endswith(".Router"):
             raise ValueError(f"{folder}: a Router, other modules for queries than for memories, cannot be used here")
         code |= not kind.startswith("sentence_transformers.")
@@ -65,8 +77,8 @@ def described(folder):
         for what, kinds, patterns in NEEDED:
             if kind.endswith(kinds) and not any(fnmatch(name, pattern) for name in held for pattern in patterns):
                 raise ValueError(f"{folder / place}: expected {what} of the module {kind}: {' or '.join(patterns)}")
-    code |= "auto_map" in (_json(folder, "config.json", dict) or {})
-    places = [folder, *(folder / module["path"] for module in modules)]  # a link to a folder is not looked into
+    code |= "auto_map" in (_read(folder / "config.json", dict) or {})
+    places = [folder, *(folder / module.path for module in modules)]  # a link to a folder is not looked into
     names = {file.relative_to(folder).as_posix() for at in places for file in at.rglob("*") if file.is_file()}
     return {
         "weights": tuple((name, own.file_hash(folder / name)) for name in _made_of(names)),
@@ -77,31 +89,24 @@ def described(folder):
 
 def _prompts(folder):
     """Prompts by the field of `Encoder`: those of queries and memories, else the default one, if there is one."""
-    file = "config_sentence_transformers.json"
-    config = {"prompts": {}, "default_prompt_name": None} | (_json(folder, file, dict) or {})
-    prompts, default = config["prompts"] or {}, config["default_prompt_name"]
-    if not isinstance(prompts, dict) or not all(isinstance(one, str | None) for one in (*prompts.values(), default)):
-        found = f"{prompts!r:.60} and {default!r:.60}"
-        raise ValueError(f"{folder / file}: expected an object of texts `prompts` and a name of one, found {found}")
+    told = _read(folder / "config_sentence_transformers.json", Prompts) or Prompts()
+    prompts, default = told.prompts or {}, told.default_prompt_name
     return {
         field: next((prompts[name] for name in (*names, default) if prompts.get(name)), "")
         for field, names in PROMPTS.items()
     }
 
 
-def _json(folder, name, kind):
-    """Content of a JSON file of a folder, None if there is none."""
+def _read(file, kind):
+    """Content of a JSON file, None if there is none."""
     try:
-        found = json.loads((folder / name).read_text(encoding="utf-8"))
+        return TypeAdapter(kind).validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{folder / name}: expected JSON, but {error}") from None
-    if not isinstance(found, kind):
-        raise ValueError(
-            f"{folder / name}: expected a JSON {'list' if kind is list else 'object'}, found {found!r:.60}"
-        )
-    return found
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole file"
+        raise ValueError(f"{file}: {place}: {first['msg']}, found {first['input']!r:.60}") from None
 
 
 def _made_of(names):

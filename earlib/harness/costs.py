@@ -2,6 +2,8 @@
 
 import json
 
+import pandas as pd
+
 from earlib.llm.budget import dollars
 
 ASSUMED = (
@@ -20,17 +22,16 @@ def took(totals):
 
 def estimated(folder, outcomes):
     """Table of the requests that notebooks noted in a folder; one of several notebooks counts in the first."""
-    lines, total = [("notebook", "calls", "in the cache", "tokens in", "tokens out", "cost")], {}
+    lines, total = {}, {}
     for plan, _, error, _ in outcomes:
         file = folder / f"{plan.name}.jsonl"
         notes = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         fresh = {note["key"]: note for note in notes if note["key"] not in total}
         total |= fresh
-        lines.append((plan.name + (" (FAILED, as far as it came)" if error else ""), *_summed(fresh.values())))
-    lines.append(("in all", *_summed(total.values())))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
-    return "\n".join([*rows, *ASSUMED])
+        lines[plan.name + (" (FAILED, as far as it came)" if error else "")] = _summed(fresh.values())
+    lines["in all"] = _summed(total.values())
+    heads = ["calls", "in the cache", "tokens in", "tokens out", "cost"]
+    return "\n".join([pd.DataFrame.from_dict(lines, orient="index", columns=heads).to_string(), *ASSUMED])
 
 
 def _summed(notes):

@@ -9,7 +9,6 @@ nor weights.
 
 import argparse
 import sys
-import time
 from itertools import product
 from typing import NamedTuple
 
@@ -17,11 +16,11 @@ import safetensors.torch
 from dask.system import CPU_COUNT
 from distributed import as_completed
 from pydantic import ValidationError
-from tqdm import tqdm
 
 from earlib.core.config import VARIANTS, Config, near
 from earlib.data import benchmarks, encoders
 from earlib.data.candidates import Candidates
+from earlib.data.encoders import progress
 from earlib.experiments import intervals, measures, runs, settings
 from earlib.experiments.settings import Setting
 from earlib.harness import machines
@@ -82,7 +81,8 @@ def compute(lacking, client):
             data[id(job.found)] = client.submit(bytes, packed(job.found), pure=False)
         sent = (job.setting, job.config, data[id(job.found)], job.splits)
         futures[watch.submit(_run, str(cell), *sent)] = cell
-    for future in _progress(as_completed(futures, loop=client.loop), len(futures)):
+    steps = progress("runs", [slice(number, number + 1) for number in range(len(futures))], len(futures), "runs")
+    for _, future in zip(steps, as_completed(futures, loop=client.loop), strict=True):
         cell = futures[future]
         try:
             runs.keep(lacking[cell], future.result())
@@ -110,17 +110,6 @@ def unpacked(content):
     """The candidates that `packed` made bytes of; without ids and labels, which no run reads."""
     unread = dict.fromkeys(("ids", "memory_ids", "categories", "scopes"), ())
     return Candidates(**safetensors.torch.load(content), **unread)
-
-
-def _progress(finished, count):
-    """Finished runs as they come; a bar on a terminal, else a line each."""
-    if sys.stderr.isatty():
-        yield from tqdm(finished, total=count, desc="runs", unit=" runs")
-        return
-    began = time.monotonic()
-    for number, future in enumerate(finished, 1):
-        yield future
-        print(f"runs: {number} of {count}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def table(planned, failed):

@@ -16,7 +16,6 @@ from earlib.harness.notebooks import Unusable, validated
 SET_BY_RUN = ("profile", "name")  # parameters that say where a result belongs
 GROUPS = ("all", "reproduction", "extensions")
 BEYOND = re.compile(r"ext\d\d_|agent_memory$")  # notebooks that go beyond the paper
-RESERVED = re.compile(r"(?i)^(con|prn|aux|nul|com\d|lpt\d)(\.|$)")  # as a file's name, on Windows
 LONGEST_NAME = 120  # characters; file systems allow 255 with suffixes and all
 
 
@@ -205,7 +204,6 @@ def slug(value):
         return "+".join(slug(item) for item in value)
     text = f"{value:.12g}" if isinstance(value, float) else str(value)
     plain = re.sub(r"[^A-Za-z0-9._]+|\.+$", "-", text)  # also `--`, which stands between parameters
-    plain = RESERVED.sub(r"\1_\2", plain)
     exact = plain and plain == text and (not isinstance(value, float) or float(text) == value)
     return _shortened(plain, 60, repr(value), always=not exact)
 
