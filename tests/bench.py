@@ -2,7 +2,8 @@
 
 EAR on 400 training queries, d = 384, K = 20, three seeds side by side:
 
-1. against the plain transcription of the paper in tests/reference.py, in float32, on the same queries and numbers;
+1. against the plain transcription of the paper, notebooks/annotated_ear.ipynb, in float32, on the same queries and
+   numbers;
 2. as a share of the rate that a plain large float32 matrix product reaches: the multiply-adds that the transcription
    counts (forward and backward of both adapters, current and replayed), divided by the core's time;
 3. evaluation with the Explorer, three seeds;
@@ -80,7 +81,7 @@ def core(config, found, order, uniforms):
 
 def plain(config, found, order, uniforms, queries):
     """Seconds of the transcription for some queries of one seed, and the multiply-adds that it counted."""
-    named = {f"u_{name}": u[0] for name, u in uniforms._asdict().items() if u is not None}
+    named = {name: u[0] for name, u in uniforms._asdict().items() if u is not None}
     given = found.query, found.bank[found.index], found.gold, order[0, :queries].tolist(), named
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its small products are faster so

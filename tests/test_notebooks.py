@@ -64,7 +64,8 @@ def test_a_source_is_bare_short_and_its_parameters_can_be_read(name):
     assert notebook.cells[0].cell_type == "markdown" and notebook.cells[0].source.startswith("# ")
     assert [cell.source for cell in code(notebook) if len(cell.source.splitlines()) > LONGEST] == []
     nodes = [node for cell in code(notebook) for node in ast.walk(ast.parse(cell.source))]
-    assert [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)] == []
+    if name != "annotated_ear":  # whose subject is its code
+        assert [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)] == []
 
 
 @pytest.mark.parametrize("profile", [file.stem for file in paths.profiles().glob("*.yaml")])

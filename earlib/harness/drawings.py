@@ -6,6 +6,7 @@ A candidate is named by its rank with the retriever, from 1 to K; a star marks g
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 
@@ -85,8 +86,30 @@ def candidate_scores(frame, title=""):
     return figure
 
 
+def bars(values, gold, label, title=""):
+    """A value of each candidate as a bar, in the retriever's order; gold (1 to K) is marked and hatched."""
+    with canvas(2.4, title) as figure:
+        axes = figure.subplots()
+        _candidate_axis(axes, len(values), gold)
+        for candidate, value in enumerate(values.tolist(), 1):
+            hit = candidate in gold
+            look = {"color": COLOURS[0] if hit else "#bbbbbb", "hatch": "///" if hit else "", "edgecolor": "white"}
+            axes.bar(candidate, value, 0.8, zorder=2, label="gold" if hit else "other", **look)
+        axes.axhline(0, color=INK, linewidth=0.8)
+        axes.grid(axis="x", visible=False)
+        axes.set_ylabel(label)
+    return figure
+
+
+def choices(slates, citations):
+    """Frame of the choices of some rounds for `exploration`, from candidate indices (from 0) and citations."""
+    given = [(t, *pair) for t, pair in enumerate(zip(slates, citations, strict=True), 1)]
+    told = [(t, i + 1, float(y)) for t, slate, cited in given for i, y in zip(slate, cited, strict=True)]
+    return pd.DataFrame(told, columns=["round", "candidate", "citation"])
+
+
 def exploration(frame, depth, gold, title=""):
-    """Slates of all rounds with their citations, and below them the terms of each choice (Eq. 7), stacked.
+    """Slates of all rounds with their citations, and below them the terms of each choice (Eq. 7), if any, stacked.
 
     Parameters
     ----------
@@ -103,11 +126,13 @@ def exploration(frame, depth, gold, title=""):
     -------
     matplotlib.figure.Figure
     """
-    rounds = int(frame["round"].max())
-    with canvas(3.3 + 0.27 * (rounds + 2), title) as figure:
-        grid, stacks = figure.subplots(2, height_ratios=(0.27 * (rounds + 2), 1.7))
+    rounds, terms = int(frame["round"].max()), "relevance" in frame
+    height = 0.27 * (rounds + 2)
+    with canvas(height + (3.3 if terms else 1.1), title) as figure:
+        grid, *stacks = figure.subplots(1 + terms, squeeze=False, height_ratios=(height, 1.7)[: 1 + terms])[:, 0]
         _slate_grid(grid, frame, rounds, depth, gold)
-        _stacks(stacks, frame, gold)
+        if terms:
+            _stacks(*stacks, frame, gold)
     return figure
 
 

@@ -86,7 +86,8 @@ def missing(folder):
 
 def _sorted(ids):
     def place(id):
-        return "--" in id, not id.startswith("tab"), not id.startswith("fig"), id.startswith("claims"), id
+        kinds = (not id.startswith(kind) for kind in ("annotated", "tab", "fig"))
+        return "--" in id, *kinds, id.startswith("claims"), id
 
     return sorted(ids, key=place)
 

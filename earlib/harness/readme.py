@@ -38,7 +38,7 @@ def both_kinds(folder):
     """The records in a folder: those of the paper's tables and figures, and those of what goes beyond it."""
     planned = profiles.planned(folder.name)
     ids = (path.stem for path in folder.glob("*.json") if "--" not in path.stem)
-    ids = sorted(ids, key=lambda id: (not id.startswith("tab"), not id.startswith("fig"), id))
+    ids = sorted(ids, key=lambda id: (id != "annotated_ear", not id.startswith("tab"), not id.startswith("fig"), id))
     records = [load(id, folder.name, folder.parent) for id in ids]
     for one in records:
         _check_parameters(one, planned.get(one["id"], {}), folder)
