@@ -45,6 +45,10 @@ PICTURES = {
     "paradigms": drawings.paradigms,
     "candidates": lambda: drawings.candidate_scores(candidates(), "LoCoMo, MiniLM: query conv-43/Q0, scores"),
     "exploration": lambda: drawings.exploration(choices(), DEPTH, GOLD, "LoCoMo, MiniLM: query conv-43/Q0, 4 rounds"),
+    "rounds": lambda: drawings.exploration(
+        drawings.choices([[0, 1, 4], [2, 3, 4]], [[1, -1, 1], [-1, -1, 1]]), DEPTH, GOLD, "LoCoMo, question conv-43/Q0"
+    ),
+    "bars": lambda: drawings.bars(np.linspace(0.5, -0.1, DEPTH), GOLD, "Score $z$", "LoCoMo, question conv-43/Q0"),
     "slates": lambda: drawings.slates(SLATES, GOLD, 3, "LoCoMo, MiniLM: query conv-43/Q0, slates"),
 }
 
@@ -144,6 +148,13 @@ def test_exploration_draws_every_choice(rounds, seed):
     for stack in zip(*parts.containers, strict=True):  # nor covered
         spans = sorted(sorted((bar.get_y(), bar.get_y() + bar.get_height())) for bar in stack)
         assert all(above[0] >= below[1] - 1e-9 for below, above in itertools.pairwise(spans))
+
+
+def test_choices_are_named_by_rank_and_bars_have_their_values():
+    frame = drawings.choices([[0, 4], [2, 0]], [[1, -1], [-1, 1]])
+    assert frame.to_numpy().tolist() == [[1, 1, 1], [1, 5, -1], [2, 3, -1], [2, 1, 1]]
+    (axes,) = drawings.bars(np.array([0.5, -0.1, 0.2]), {2}, "z").axes
+    assert [bar.get_height() for container in axes.containers for bar in container] == [0.5, -0.1, 0.2]
 
 
 def test_signed_means_fit_a_column():
