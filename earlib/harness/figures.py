@@ -113,7 +113,7 @@ def curves(
 ):
     """Curves of a measure, one a system: the mean as a line, mean ± band as an area.
 
-    A curve of one or two points has no line, and bars in place of the area. Ticks are at measured points.
+    Curves of one or two points have no line, and bars side by side in place of areas. Ticks are at measured points.
 
     Parameters
     ----------
@@ -149,8 +149,10 @@ def curves(
     with canvas(3.3, title, heading=_heading(by, labels, error)) as figure:
         panels = _panels(figure, frame, panel)
         for key, axes, part in panels:
-            for name, line in part.groupby(by, sort=False):
-                _curve(axes, line.sort_values(x, kind="stable"), x, y, band, style[name], _label(name, labels))
+            shift = 0.03 * np.ptp(part[x]) if few else 0  # bars side by side
+            for count, (name, line) in enumerate(part.groupby(by, sort=False)):
+                line = line.sort_values(x, kind="stable")
+                _curve(axes, line, x, y, band, style[name], _label(name, labels), (count - 1) * shift)
             for where, name, level in levels:
                 if where in (None, key):
                     axes.axhline(level, color=style[name][0], linestyle=style[name][1], label=_label(name, labels))
@@ -171,9 +173,9 @@ def _apart(values, parts):
     return ticks
 
 
-def _curve(axes, line, x, y, band, style, label):
+def _curve(axes, line, x, y, band, style, label, shift=0):
     colour, dash, marker = style
-    at, mean = line[x].to_numpy(), line[y].to_numpy(float)
+    at, mean = line[x].to_numpy() + shift, line[y].to_numpy(float)
     every = math.ceil(len(line) / 12)  # at most a dozen markers a line
     few = len(line) < 3
     look = {"color": colour, "linestyle": "" if few else dash, "marker": marker, "label": label, "zorder": 3}

@@ -125,13 +125,15 @@ def _worded(entry, place):
 
 
 def _value(record, where):
-    """Rows of the main split that fit; of several points of a curve the last."""
+    """Rows of the main split that fit; of several points of a curve the first or the last."""
     wanted = {"metric": "recall@5", "over": None, "split": record["parameters"].get("split", "random")} | where
-    along, than = wanted.pop("last", None), wanted.pop("than", None)
+    ends = {at: wanted.pop(end) for end, at in (("first", 0), ("last", -1)) if end in wanted}
+    than = wanted.pop("than", None)
     wanted = {key: one for key, one in wanted.items() if one != "any"}
     rows = [row for row in record["rows"] if all(row.get(key) in _either(key, one) for key, one in wanted.items())]
-    if along:
-        rows = sorted((row for row in rows if row.get(along) is not None), key=lambda row: row[along])[-1:]
+    for at, along in ends.items():
+        points = sorted((row for row in rows if row.get(along) is not None), key=lambda row: row[along])
+        rows = [points[at]] if points else []
     if not rows and "decided" not in where:  # none of the claims may have this verdict
         raise LookupError(f"no row of {', '.join(f'{key} {one}' for key, one in where.items())}")
     if rows and rows[0]["measured"] is None and not rows[0].get("decided"):
