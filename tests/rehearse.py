@@ -40,7 +40,7 @@ SMALLER = {
     "tab09_llm_critic": {"llm_questions": 8},
     "tab11_12_store_geometry": {"seeds": 2, "random_adapters": 5},
     "controls": {"rates": [1e-4], "budgets": [1, 4]},
-    "ext01_objective": {"rates": [1e-4], "plain_rates": [0.1], "objectives": ["reward", "softmax"]},
+    "ext01_objective": {"rates": [1e-4], "temperatures": [1.0, 0.05], "others": []},
     "ext02_adapters": {"rates": [1e-4], "ranks": [4], "widths": [768]},
     "ext03_candidates": {"rates": [1e-4], "starts": [0.2], "passes": [1], "depths": [10, 50]},
     "ext04_explorer": {"rates": [1e-4], "repeats": 1},

@@ -12,15 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from earlib.core import randomness
 from earlib.core.config import VARIANTS, Config
-from earlib.core.critic import SimulatedCritic
 from earlib.core.objective import listwise_loss
 from earlib.core.ordering import best
 from earlib.data.cache import content_hash
 from earlib.data.words import Words, content_words
 from earlib.experiments import runs, settings
 from earlib.extensions.context import COMBINATIONS, FEATURES, NEEDS, Context, learn, recall, texts
+from earlib.extensions.folds import citations, folds
 
 TEMPERATURE = 0.05  # by which cosines of the adapter are divided
 STEPS = (0, 5, 10, 20)  # of the adapter's learning, to choose from
@@ -80,26 +79,9 @@ class Cited(NamedTuple):
 
 
 def cite(context, order, seed):
-    """Show each question's candidates to the simulated critic, five at a time, with as many calls as EAR makes."""
-    config, (N, depth) = Config(), order.shape
-    shown = min(config.rounds * config.slate_size, depth // config.slate_size * config.slate_size)
-    gold, numbers = context.found.gold.gather(1, order)[:, :shown], torch.arange(N)[None]
-    uniforms = randomness.draw(config, (seed,), numbers, shown, N, "train")
-    critic, parts = SimulatedCritic(config, gold), []
-    for call, places in enumerate(torch.arange(shown).split(config.slate_size)):
-        slates = places.expand(1, N, -1)
-        parts.append(critic(numbers, slates, uniforms.critic[:, :, call])[0][0] > 0)
+    """Candidates in an order, with what the critic says of the first of each question."""
     values = np.stack([one.gather(1, order).double().numpy() for one in context.values.values()], -1)
-    return Cited(context, order, values, torch.cat(parts, -1).numpy())
-
-
-def folds(scopes, setting, training, count):
-    """Parts of the training questions, `count` at most: of whole conversations where the split is by conversation."""
-    if setting.split != "conversation":
-        return np.array_split(training, count)
-    of = np.asarray(scopes)[training]
-    names = np.array(list(dict.fromkeys(of)))
-    return [training[np.isin(of, some)] for some in np.array_split(names, min(count, len(names)))]
+    return Cited(context, order, values, citations(context.found.gold.gather(1, order), seed))
 
 
 def on_folds(context, training, parts, answer):

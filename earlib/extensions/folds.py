@@ -1,0 +1,94 @@
+"""Choices of each seed by folds of its training questions, where the critic's citations are the labels that choose."""
+
+import numpy as np
+import torch
+
+from earlib import devices
+from earlib.core import captured, randomness
+from earlib.core.config import VARIANTS, Config
+from earlib.core.critic import SimulatedCritic
+from earlib.data import cache
+from earlib.experiments import runs, settings
+
+
+def folds(scopes, setting, training, count):
+    """Parts of the training questions, `count` at most: of whole conversations where the split is by conversation."""
+    if setting.split != "conversation":
+        return np.array_split(training, count)
+    of = np.asarray(scopes)[training]
+    names = np.array(list(dict.fromkeys(of)))
+    return [training[np.isin(of, some)] for some in np.array_split(names, min(count, len(names)))]
+
+
+def citations(gold, seed):
+    """What the critic says of each question's first candidates, bool `[N, shown]`, from their gold labels, `[N, K]`.
+
+    They are shown five at a time in the retriever's order, with as many calls as EAR makes in training.
+    """
+    config, (N, depth) = Config(), gold.shape
+    shown = min(config.rounds * config.slate_size, depth // config.slate_size * config.slate_size)
+    gold, numbers, parts = gold[:, :shown], torch.arange(N)[None], []
+    uniforms, critic = randomness.draw(config, (seed,), numbers, shown, N, "train"), SimulatedCritic(config, gold)
+    for call, places in enumerate(torch.arange(shown).split(config.slate_size)):
+        parts.append(critic(numbers, places.expand(1, N, -1), uniforms.critic[:, :, call])[0][0] > 0)
+    return torch.cat(parts, -1).numpy()
+
+
+def recall_of_cited(cited, slates):
+    """Share of the cited candidates, bool `[N, K]`, that are in the slates, `[..., N, s]`; NaN where none is cited."""
+    found = np.take_along_axis(np.broadcast_to(cited, (*slates.shape[:-1], cited.shape[-1])), slates, -1).sum(-1)
+    count = cited.sum(-1)
+    return np.where(count > 0, found / np.maximum(count, 1), np.nan)
+
+
+def tuned(setting, name, choices, count, **changes):
+    """Choose hyper-parameters for each seed by the citations that an adapter finds on folds that it did not learn from.
+
+    Parameters and result as in `runs.tuned`, which scores one held-out part by its gold labels; `count` is the number
+    of folds, each of which is answered by an adapter that learned from the others.
+    """
+    found, reached = settings.candidates_of(setting, Config(**changes).depth), {}
+    trained = [settings.split(found.scopes, setting, seed)[0] for seed in range(setting.seeds)]
+    for number, choice in enumerate(choices):
+        slates = held_out(setting, Config(**{**VARIANTS[name].changes, **changes, **choice}), count)
+        said = [citations(found.gold[one], seed) for seed, one in enumerate(trained)]
+        pairs = zip(said, trained, slates, strict=True)
+        reached[number] = np.array([100 * np.nanmean(recall_of_cited(one, of[part])) for one, part, of in pairs])
+    return [choices[max(reached, key=lambda at: reached[at][seed])] for seed in range(setting.seeds)], reached
+
+
+def held_out(setting, config, count):
+    """Slates that adapters return for the training questions of the fold that they did not learn from, `[R, N, s]`.
+
+    The adapter ranks alone. Evaluation questions have -1.
+    """
+    key = cache.content_hash([runs.job(setting, config).key, "folds", count])
+    stored = cache.load("folds", key)
+    if stored is not None:
+        return stored["slates"]
+    found, groups = settings.candidates_of(setting, config.depth), {}
+    slates = np.full((setting.seeds, len(found.query), config.slate_size), -1)
+    for seed in range(setting.seeds):
+        training, _ = settings.split(found.scopes, setting, seed)
+        for part in folds(found.scopes, setting, training, count):
+            rest = training[~np.isin(training, part)]
+            groups.setdefault((len(rest), len(part)), []).append((seed, rest, part))
+    found = found.to(devices.ready(setting.device))
+    for group in groups.values():  # those of the same sizes side by side
+        seeds, order, kept = zip(*group, strict=True)
+        order, kept = (torch.from_numpy(np.stack(part)).to(found.bank.device) for part in (order, kept))
+        critic = runs.critic_of(config, found, seeds, order)
+        learner = captured.learner(config, found, critic, seeds, getattr(torch, setting.dtype))
+        for _ in learner.train(order):
+            pass
+        for seed, asked, of in zip(seeds, kept.cpu(), learner.retrieve(kept).cpu(), strict=True):
+            slates[seed, asked] = of
+    cache.save("folds", key, {"slates": slates})
+    return slates
+
+
+def of_each_seed(answered, which):
+    """The `runs.Answers` of several that each seed takes, by number; all of them are of the same questions."""
+    values = np.stack([answered[at].values[:, seed] for seed, at in enumerate(which)], 1)
+    slates = np.stack([answered[at].slates[seed] for seed, at in enumerate(which)])
+    return runs.Answers(values, answered[0].queries, slates)
