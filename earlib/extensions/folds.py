@@ -21,7 +21,7 @@ def folds(scopes, setting, training, count):
 
 
 def citations(gold, seed):
-    """What the critic says of each question's first candidates, bool `[N, shown]`, from their gold labels, `[N, K]`.
+    """The critic's citations of each question's first candidates, bool `[N, shown]`, from their gold labels, `[N, K]`.
 
     They are shown five at a time in the retriever's order, with as many calls as EAR makes in training.
     """
