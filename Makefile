@@ -67,7 +67,7 @@ llm: $(STAMP) $(LLM_STAMP) ## build a server for language models on this machine
 test-llm: $(STAMP) $(LLM_STAMP) ## the tests that ask a language model on this machine
 	EARLIB_TEST_LLM=1 $(PYTHON) -m pytest -m llm $(ARGS)
 
-test-integrations: $(STAMP) $(EXTRAS_STAMP) ## the tests against LangChain and LlamaIndex
+test-integrations: $(STAMP) $(EXTRAS_STAMP) ## the tests against LangChain, LlamaIndex and the Model Context Protocol
 	EARLIB_TEST_INTEGRATIONS=1 PYTHONPATH=.venv-extras $(PYTHON) -m pytest tests/test_integrations.py $(ARGS)
 
 test: $(STAMP) ## check style, run the tests, and run the committed notebooks again

@@ -87,7 +87,7 @@ def zeros(*shape, dtype="float16"):
         (lambda at: (at / "memory.sqlite").write_bytes(b"[1]" * 99), "memory.sqlite: damaged .file is not a database"),
         (lambda at: os.truncate(at / "memory.sqlite", 9000), "memory.sqlite: damaged .*malformed"),
         (lambda at: os.truncate(at / "memory.sqlite", 0), "that `save` has written; memory.sqlite is empty"),
-        (lambda at: run(at, "PRAGMA user_version = 4"), "memory.sqlite: version 4: expected 3; add the texts"),
+        (lambda at: run(at, "PRAGMA user_version = 5"), "memory.sqlite: version 5: expected 4; add the texts"),
         (lambda at: run(at, "PRAGMA application_id = 4"), "memory.sqlite: not a memory's"),
         (lambda at: edit_snapshot(at, seed=None), "state: seed: Field required"),
         (lambda at: edit_snapshot(at, further=1), "state: State: .*unknown parameter 'further'"),
@@ -224,7 +224,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path):
 
 def test_a_folder_of_the_earlier_format_is_refused(tmp_path):
     (tmp_path / "state.json").write_text('{"version": 2}')
-    with pytest.raises(ValueError, match="state.json: version 2, .* expected 3.*Add the texts that it holds to a new"):
+    with pytest.raises(ValueError, match="state.json: version 2, .* expected 4.*Add the texts that it holds to a new"):
         EARMemory.load(tmp_path, encoder)
 
 

@@ -24,7 +24,7 @@ import earlib
 from earlib.harness import notebooks
 
 ROOT = Path(earlib.__file__).resolve().parent.parent
-OF_EXTRAS = {"langchain_core": "langchain", "llama_index": "llamaindex"}  # imported by who asks for them
+OF_EXTRAS = {"langchain_core": "langchain", "llama_index": "llamaindex", "mcp": "mcp"}  # imported by who asks for them
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CORE = list(map(Requirement, PROJECT["project"]["dependencies"]))
 EXTRAS = {name: list(map(Requirement, of)) for name, of in PROJECT["project"]["optional-dependencies"].items()}
@@ -70,7 +70,7 @@ def test_the_extras_are_pinned_as_declared_and_kept_out_of_the_lock():
     lines = [line for line in (ROOT / "requirements-extras.lock").read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in lines)
     declared = [line for name in OF_EXTRAS.values() for line in PROJECT["project"]["optional-dependencies"][name]]
-    assert len(declared) == 2 and set(declared) <= set(lines)
+    assert len(declared) == 3 and set(declared) <= set(lines)
     pins = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
     assert {name: locked()[name] for name in pins if name in locked()}.items() <= pins.items()
 
@@ -173,7 +173,9 @@ def test_what_lacks_an_extra_names_it(without_extras, tmp_path):
     told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert {name: line for name, line in told.items() if "pip install 'earlib[" not in line} == {}
     assert "earlib[llm]" in told["earlib.llm.models"] and "earlib[paper]" in told["earlib.harness"]
-    assert not [name for name in told if name.split(".")[1] in ("core", "memory", "paths", "devices", "records")]
+    assert {name for name in told if name.split(".")[1] in ("core", "memory", "paths", "devices", "records")} == {
+        f"earlib.memory.{name}" for name in ("for_langchain", "for_llamaindex", "serve")
+    }
 
 
 def test_conda_gets_the_same_versions():

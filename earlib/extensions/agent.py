@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from earlib import devices
+from earlib.core import randomness
 from earlib.core.critic import SimulatedCritic
 from earlib.data.encoders import encode
 from earlib.experiments import comparisons, measures, settings
@@ -106,7 +107,7 @@ def _life(benchmark, encoder, gold, order, way, seed):
     """The memories returned to each question of one life, and the final weight of words."""
     asked = {}  # the current question, which is not told by its text: several may share it
 
-    def critic(query, ids, texts):
+    def critic(ids):
         return SimulatedCritic(way.preset.config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
 
     memory = _remembering(benchmark, encoder, way, critic, seed)
@@ -126,9 +127,18 @@ def _life(benchmark, encoder, gold, order, way, seed):
     return returned, memory.weight
 
 
+class _Simulated(EARMemory):
+    """A memory whose `critic(ids)` gives one of the core, which draws from the memory's own numbers."""
+
+    def _asker(self, query, ids, now):
+        judge, number = self.critic(ids), torch.zeros(1, 1).long()
+        uniforms = randomness.live(self.config, self.seed, self._state.learner.known, self.config.depth).critic
+        return lambda t, slates: judge(number, slates, uniforms[:, :, t])
+
+
 def _remembering(benchmark, encoder, way, critic, seed):
     """A memory of every dialogue turn."""
-    memory = EARMemory(encoder, way.preset, critic, seed, getattr(torch, devices.dtype()))
+    memory = _Simulated(encoder, way.preset, critic, seed, getattr(torch, devices.dtype()))
     turns = [one for one in benchmark.memories if one.store == "dialogue"]
     memory.add([one.text for one in turns], [one.id for one in turns])
     return memory

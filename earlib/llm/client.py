@@ -134,7 +134,7 @@ class Client:
         cost = self._budget.cost(tokens_in, tokens_out)
         return Usage(len(missing), len(wanted) - len(missing), tokens_in, tokens_out, cost)
 
-    def ask(self, requests):
+    def ask(self, requests, store=None):
         """Reply to each request, in order.
 
         Stored replies are not asked for again, and equal requests are asked once. A reply is stored as soon as it
@@ -144,6 +144,8 @@ class Client:
         Parameters
         ----------
         requests : sequence of Request
+        store : object, optional
+            Where replies are kept in place of the cache, with the methods of `ReplyStore`.
 
         Returns
         -------
@@ -159,16 +161,16 @@ class Client:
         """
         requests = _checked("requests", REQUESTS, requests, strict=False)
         names = [reply_key(self.model, self.endpoint, request) for request in requests]
-        wanted = dict(zip(names, requests, strict=True))
+        wanted, store = dict(zip(names, requests, strict=True)), store or self._store
         with self._turn:  # two threads must not ask the same
-            replies = {name: reply for name in wanted if (reply := self._store.get(name))}
+            replies = {name: reply for name in wanted if (reply := store.get(name))}
             self._from_store += len(replies)
             missing = {name: request for name, request in wanted.items() if name not in replies}
             if self.estimating:
                 self._note(wanted, missing)
                 replies |= dict.fromkeys(missing, Reply("", "failed", reason="only estimated"))
             elif missing:
-                replies |= self._fetch(missing)
+                replies |= self._fetch(missing, store)
         return [replies[name] for name in names]
 
     def _note(self, wanted, missing):
@@ -180,14 +182,14 @@ class Client:
         with open(self._notes, "ab", buffering=0) as file:  # one write, so that other clients' lines stay whole
             file.write("".join(lines).encode())
 
-    def _fetch(self, missing):
+    def _fetch(self, missing, store):
         """Replies that the store lacks, by key. The first request goes alone: it shows whether the others can."""
         self._open()
         replies, trouble, in_a_row, names, began = {}, None, 0, list(missing), time.monotonic()
         pool = ThreadPoolExecutor(self.concurrency)
         try:
             for group in (names[:1], names[1:]):
-                futures = {pool.submit(self._one, name, missing[name]): name for name in group}
+                futures = {pool.submit(self._one, name, missing[name], store): name for name in group}
                 for future in as_completed(futures):
                     reply = replies[futures[future]] = future.result()
                     self._from_store += reply.cached
@@ -200,10 +202,10 @@ class Client:
         finally:  # also after an interrupt open calls end and are stored, and none starts
             pool.shutdown(cancel_futures=True)
         if trouble is not None:  # a new exception, which holds no reference to the call
-            kept = sum(self._store.get(name) is not None for name in missing)
+            kept = sum(store.get(name) is not None for name in missing)
             raise type(trouble)(
                 f"{trouble}. {self!r}: {self.usage}; of {len(missing)} replies {kept} came and are kept in "
-                f"{self._store.path}. Run again, with a higher limit if one was reached: only the rest is asked"
+                f"{store.path}. Run again, with a higher limit if one was reached: only the rest is asked"
             )
         failed = [reply for reply in replies.values() if reply.status == "failed"]
         if failed:
@@ -214,11 +216,11 @@ class Client:
             )
         return replies
 
-    def _one(self, name, request):
-        if kept := self._store.get(name):  # another process may have asked meanwhile
+    def _one(self, name, request, store):
+        if kept := store.get(name):  # another process may have asked meanwhile
             return kept
         reply = self._converse(request)
-        return reply if reply.status == "failed" else self._store.put(name, reply, self.model, self.endpoint)
+        return reply if reply.status == "failed" else store.put(name, reply, self.model, self.endpoint)
 
     def _converse(self, request):
         """Reply to a request, with more tokens if necessary."""

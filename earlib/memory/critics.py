@@ -1,14 +1,20 @@
-"""Critics of a live memory: a language model, and the check of any critic's answer."""
+"""Critics of a live memory: a language model, and where its replies are kept."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
+from earlib.data.encoders import sequence
+from earlib.llm import Reply
 from earlib.llm.critic import LLMCritic
+from earlib.memory.validation import check_label
+
+Critic = Callable[..., Sequence[Any]]  # (query, texts) -> labels
 
 
-def by_model(client: Any, tokens: int) -> Callable[..., LLMCritic]:
+def by_model(client: Any, tokens: int) -> Critic:
     """Make a language model the critic of a memory: it answers from the memories shown and cites those it used.
 
     Parameters
@@ -21,43 +27,61 @@ def by_model(client: Any, tokens: int) -> Callable[..., LLMCritic]:
     Returns
     -------
     callable
-        The `critic` of an EARMemory.
+        The `critic` of an EARMemory, which keeps the replies, in its folder, until a memory that they are about is
+        removed.
     """
 
-    def critic(query, ids, texts):
-        return LLMCritic(client, [query], texts, torch.arange(len(texts))[None], tokens)
-
-    return critic
+    return _ByModel(client, tokens)
 
 
-def query_critic(
-    critic: Callable[..., Any], query: str, ids: list[int | str], texts: list[str], uniforms: torch.Tensor
-) -> Callable[[int, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """Return `ask(t, slates)` of one query, which gives citations and a mask of those that could be read."""
-    answer = critic(query, ids, texts)
-    if not callable(answer):
-        found = f"{type(answer).__name__} {str(answer)[:60]!r}"
-        raise TypeError(f"critic: expected that it gives a critic of the query, a callable, got {found}")
+@dataclass(frozen=True)
+class _ByModel:
+    client: Any
+    tokens: int
 
-    def ask(t, slates):
-        return check_citations(answer(torch.zeros(1, 1).long(), slates, uniforms[:, :, t]), slates)
-
-    return ask
+    def __call__(self, query: str, texts: list[str], replies: Any = None) -> list[bool | None]:
+        ask = LLMCritic(_Kept(self.client, replies), [query], texts, torch.arange(len(texts))[None], self.tokens)
+        citations, readable = ask(torch.zeros(1, 1).long(), torch.arange(len(texts))[None, None])
+        pairs = zip(citations.flatten().tolist(), readable.flatten().tolist(), strict=True)
+        return [citation > 0 if could else None for citation, could in pairs]
 
 
-def check_citations(answer: Any, slates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Check a critic's answer for slates `[1, 1, s]`: citations in {-1, +1}, and a mask of those that could be read."""
-    if not (isinstance(answer, (tuple, list)) and len(answer) == 2 and all(map(torch.is_tensor, answer))):
-        found = f"{type(answer).__name__} {str(answer)[:60]!r}"
-        raise TypeError(f"critic: expected two tensors, citations and which of them could be read, got {found}")
-    citations, readable = answer
-    for part in answer:
-        if part.shape != slates.shape:
-            expected = f"{list(slates.shape)}, one a memory shown"
-            raise ValueError(f"critic: expected citations and which could be read {expected}, got {list(part.shape)}")
-    if readable.dtype != torch.bool:
-        raise TypeError(f"critic: which could be read: expected torch.bool, got {readable.dtype}")
-    odd = citations[readable & (citations.abs() != 1)]
-    if len(odd):
-        raise ValueError(f"critic: citations: expected 1 for a useful memory and -1 for another, got {odd[0].item():g}")
-    return citations, readable
+class _Kept(NamedTuple):
+    """A client whose replies are kept in a memory."""
+
+    client: Any
+    replies: Any
+
+    @property
+    def estimating(self):
+        return self.client.estimating
+
+    def ask(self, requests):
+        return self.client.ask(requests, self.replies)
+
+
+class Replies(NamedTuple):
+    """A store of replies about some memories, as `earlib.llm.replies.ReplyStore`."""
+
+    state: Any  # of the memory; its `replies` are ids and fields by key
+    keep: Callable[[str, dict], None]
+    path: str
+
+    def get(self, key: str) -> Reply | None:
+        kept = self.state.replies.get(key)
+        return kept and Reply(**kept[1], cached=True)
+
+    def put(self, key: str, reply: Reply, model: str, endpoint: str) -> Reply:
+        self.keep(
+            key, {name: getattr(reply, name) for name in ("text", "status", "prompt_tokens", "completion_tokens")}
+        )
+        return reply
+
+
+def ask(critic: Critic, query: str, texts: list[str], replies: Replies) -> list[bool | None]:
+    """A critic's labels of the memories that it is shown."""
+    given = critic(query, texts, replies) if isinstance(critic, _ByModel) else critic(query, texts)
+    labels = [check_label(one, "critic") for one in sequence(given, "critic")]
+    if len(labels) != len(texts):
+        raise ValueError(f"critic: expected {len(texts)} labels, one a memory shown, got {len(labels)}")
+    return labels

@@ -12,35 +12,47 @@ snapshot that it began with. A change is made as a whole or not at all: it runs 
 and takes effect by one assignment.
 """
 
+import asyncio
+import copy
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from earlib.core import randomness
 from earlib.core.adapter import gram
 from earlib.core.explorer import explore
 from earlib.core.ordering import best
 from earlib.data.encoders import sequence
-from earlib.memory.critics import query_critic
-from earlib.memory.folder import Add, Feedback, Learning, Remove
-from earlib.memory.snapshot import Found, check_present
-from earlib.memory.stored_memory import StoredMemory
+from earlib.memory.critics import Replies
+from earlib.memory.critics import ask as ask_critic
+from earlib.memory.folder import Add, Answer, Feedback, Learning, Remove
+from earlib.memory.snapshot import Found, Memory, check_present
+from earlib.memory.stored_memory import FolderPath, StoredMemory
 from earlib.memory.validation import (
     ID_TYPES,
     check_id,
     check_ids,
     check_label,
     check_memory_texts,
+    check_metadata,
     check_name,
+    check_namespace,
     check_query,
+    check_where,
     check_whole_number,
 )
 from earlib.memory.weights import WeightLearner
 
 Id = int | str
+Ids = list[Id]  # in the class, `list` is a method
+Memories = list[Memory]
+Ranked = list[Found]
+Metadata = dict[str, Any]
+Where = Metadata | Callable[[Memory], Any]
 
 
 class EARMemory(StoredMemory):
@@ -48,15 +60,16 @@ class EARMemory(StoredMemory):
 
     Parameters
     ----------
-    encoder : str or callable
+    encoder : str, callable or object
         What `encoders.resolve` takes: a name, the folder of a sentence-transformers model, or OWNER/NAME@REVISION of
-        the hub. Or `(texts, kind) -> [n, d]` with kind "memory" or "query", of any texts: `save` has it embed a
-        sentence of its own, by which `load` recognises it. The last 1,000 queries are not encoded again.
+        the hub. Or a callable `(texts) -> [n, d]`, or `(texts, kind) -> [n, d]` with kind "memory" or "query"; or the
+        `Embeddings` of LangChain. `save` has these embed a sentence of its own, by which `load` recognises them. The
+        last 1,000 queries are not encoded again.
     preset : str or Preset
         "best", which learns a few weights; "adapter", "paper", which learn an adapter; or one of your own.
     critic : callable, optional
-        `(query, ids, texts) -> critic` as in `earlib.core.critic` for this one query, whose K candidates are these
-        memories; `by_model` makes one of a language model. It is asked where feedback has no label.
+        `(query, texts) -> labels`: which memories were useful for a query, True, False or None where it cannot tell;
+        `by_model` makes one of a language model. It is asked where feedback has no label.
     seed : int
         Of all random numbers, at least 0.
     dtype : torch.dtype
@@ -86,18 +99,24 @@ class EARMemory(StoredMemory):
         """Weight of the score by words beside the adapter's; learned, from the configuration's start."""
         return float(self._state.now.weights[0])
 
-    def ids(self) -> list[Id]:
+    def ids(self) -> Ids:
         """List the ids of all memories, in the order in which they were added."""
         now = self._state.now
-        return [now.ids[row] for row in np.flatnonzero(now.alive).tolist()]
+        return [now.memories[row].id for row in np.flatnonzero(now.space).tolist()]
 
     def get(self, id: Id) -> str:
         """Return the text of a memory; a ValueError if no memory has this id."""
         id, now = check_id(id), self._state.now
         check_present(now, [id], "id")
-        return now.texts[now.place(id)]
+        return now.memories[now.place(id) or 0].text
 
-    def add(self, texts: Sequence[str], ids: Sequence[Id] | None = None) -> list[Id]:
+    def add(
+        self,
+        texts: Sequence[str],
+        ids: Sequence[Id] | None = None,
+        namespace: str = "",
+        metadata: Sequence[Metadata | None] | None = None,
+    ) -> Ids:
         """Add memories.
 
         Parameters
@@ -106,7 +125,11 @@ class EARMemory(StoredMemory):
             Empty ones are memories too. Equal ones are memories of their own; they share an embedding and a score, and
             are retrieved in the order in which they were added.
         ids : sequence of int or str, optional
-            Default: numbers that no memory has had.
+            Default: numbers that no memory has had. An id belongs to one memory of all namespaces.
+        namespace : str
+            Of a user or a conversation. What is learned from feedback is shared by all of them.
+        metadata : sequence of dict, optional
+            One a text, of what JSON can hold.
 
         Returns
         -------
@@ -116,14 +139,31 @@ class EARMemory(StoredMemory):
         Raises
         ------
         TypeError, ValueError
-            For another type, an id that is in use or comes twice, more or fewer ids than texts, or half of a surrogate
-            pair, which no encoder and no file takes.
+            For another type, an id that is in use or comes twice, more or fewer ids or metadata than texts, or half of
+            a surrogate pair, which no encoder and no file takes.
         """
+        return self._add(texts, None if ids is None else check_ids(ids), namespace, metadata, replace=False)
+
+    def upsert(
+        self,
+        texts: Sequence[str],
+        ids: Sequence[Id],
+        namespace: str = "",
+        metadata: Sequence[Metadata | None] | None = None,
+    ) -> Ids:
+        """Add memories, in the place of those that have their ids, in one change; parameters as for `add`.
+
+        A replaced memory keeps its time of creation. It comes last in the order from then on, and feedback on what it
+        was is forgotten as by `remove`.
+        """
+        return self._add(texts, check_ids(ids), namespace, metadata, replace=True)
+
+    def _add(self, texts, given, namespace, metadata, replace):
         self._write.check_process()
-        texts = check_memory_texts(texts)
-        given = None if ids is None else check_ids(ids)
+        texts, namespace = check_memory_texts(texts), check_namespace(namespace)
         if given is not None and len(given) != len(texts):
             raise ValueError(f"ids: expected {len(texts)}, one a text, got {len(given)}")
+        about = {"namespace": namespace, "metadata": check_metadata(metadata, len(texts)), "replace": replace}
         if not texts:
             return []
         place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
@@ -131,32 +171,32 @@ class EARMemory(StoredMemory):
 
         def change():
             self._state.now.copy_stored(list(place), vectors)  # another thread may have added the same texts meanwhile
-            ids = range(self._state.next, self._state.next + len(texts)) if given is None else given
+            ids = list(range(self._state.next, self._state.next + len(texts)) if given is None else given)
             each, times = vectors[[place[text] for text in texts]], [time.time()] * len(texts)
-            self._change(Add(texts=texts, ids=list(ids), vectors=each, times=times))
-            return list(ids)
+            self._change(Add(texts=texts, ids=ids, vectors=each, times=times, **about))
+            return ids
 
         return self._write(change)
 
-    def remove(self, ids: Sequence[Id]) -> None:
-        """Remove memories; they drop out of what is replayed too.
+    def remove(self, ids: Iterable[Id | Memory | Found]) -> None:
+        """Remove memories; they drop out of what is replayed too, and a model's replies about them are forgotten.
 
         In a folder their texts remain until the next snapshot is written, after some hundred changes or by `save`.
 
         Parameters
         ----------
-        ids : sequence of int or str
+        ids : sequence of int, str, Memory or Found
 
         Raises
         ------
         TypeError, ValueError
             For an id of another type, that no memory has or that comes twice; none is removed then.
         """
-        ids = check_ids(list(ids) if isinstance(ids, (set, frozenset)) else ids)  # in any order
-        if ids:
-            self._write(lambda: self._change(Remove(ids=ids)))
+        gone = self._named(list(ids) if isinstance(ids, (set, frozenset)) else ids)  # in any order
+        if gone:
+            self._write(lambda: self._change(Remove(ids=gone)))
 
-    def retrieve(self, query: str, k: int = 5) -> list[Found]:
+    def retrieve(self, query: str, k: int = 5, namespace: str = "", where: Where | None = None) -> Ranked:
         """Return the memories that are ranked first for a query; no critic calls, and nothing changes.
 
         The K candidates of the configuration are ranked. Where more are wanted, others follow behind them in the order
@@ -168,6 +208,10 @@ class EARMemory(StoredMemory):
         query : str
         k : int
             Number of memories; fewer come back where there are fewer.
+        namespace : str
+            Whose memories are searched, and no others.
+        where : dict or callable, optional
+            Equalities of metadata, or a condition on a `Memory`; what does not meet it is never a candidate.
 
         Returns
         -------
@@ -182,49 +226,67 @@ class EARMemory(StoredMemory):
             In a process that was forked from the memory's.
         """
         query, k, now = check_query(query), check_whole_number(k, "k", 1), self._state.now
-        if not now.size:
+        scope = now.scope(check_namespace(namespace), check_where(where))
+        size = int(np.count_nonzero(scope))
+        if not size:
             return []
         vector = self._vector(query)
-        rows, side = now.candidates(query, vector, self.config.depth, self.by_words)
+        rows, side = now.candidates(query, vector, self.config.depth, self.by_words, scope)
         scores = now.scores(query, vector, rows, side)[0].flatten()
         order = best(scores, k)
         rows, scores = rows[order], scores[order]
-        if len(rows) < min(k, now.size):
-            more, side = now.candidates(query, vector, k, self.by_words)
+        if len(rows) < min(k, size):
+            more, side = now.candidates(query, vector, k, self.by_words, scope)
             new = torch.isin(more, rows, invert=True).nonzero().flatten()[: k - len(rows)]
             more, side = more[new], side[new]
             # Scored apart: a product of another size may round differently, and change what comes first.
             scores = torch.cat([scores, now.scores(query, vector, more, side)[0].flatten()]).cummin(0).values
             rows = torch.cat([rows, more])
-        found = zip(rows.tolist(), scores.tolist(), strict=True)
-        return [Found(now.ids[row], now.texts[row], score) for row, score in found]
+        found = (_given(now.memories[row]) for row in rows.tolist())
+        return [
+            Found(one.id, one.text, score, one.namespace, one.metadata, one.created_at)
+            for one, score in zip(found, scores.tolist(), strict=True)
+        ]
 
-    def candidates(self, query: str) -> list[Id]:
+    async def aretrieve(self, *args: Any, **options: Any) -> Ranked:
+        """As `retrieve`, in a thread of its own."""
+        return await asyncio.to_thread(self.retrieve, *args, **options)
+
+    def candidates(self, query: str, namespace: str = "", where: Where | None = None) -> Ids:
         """List the ids of the K candidates that are ranked for a query, in the order of the first stage."""
         query, now = check_query(query), self._state.now
-        if not now.size:
+        scope = now.scope(check_namespace(namespace), check_where(where))
+        if not scope.any():
             return []
-        rows, _ = now.candidates(query, self._vector(query), self.config.depth, self.by_words)
-        return [now.ids[row] for row in rows.tolist()]
+        rows, _ = now.candidates(query, self._vector(query), self.config.depth, self.by_words, scope)
+        return [now.memories[row].id for row in rows.tolist()]
 
     def feedback(
-        self, query: str, ids: Sequence[Id], labels: Sequence[Any] | None = None, source: str | None = None
+        self,
+        query: str,
+        ids: Sequence[Id | Found] | None = None,
+        labels: Sequence[Any] | None = None,
+        source: str | None = None,
+        cited: Sequence[Id | Found] | None = None,
     ) -> int:
         """Learn which memories were useful for a query: one update, made as a whole or not at all.
 
-        Where none is labelled as not useful, what stands first and is not among the useful ones is the other side.
+        Where none is labelled as not useful, what stands first and is not among the useful ones is the other side, in
+        the namespaces of what was shown.
 
         Parameters
         ----------
         query : str
-        ids : sequence of int or str
+        ids : sequence of int, str or Found
             Memories that were shown, whether retrieved or not; at most K.
         labels : sequence, optional
             True or 1 for a useful one, False, 0 or -1 for another; None where the critic is asked. Left out, the critic
             is asked about all. A memory without a label from either counts as not judged.
-
         source : str, optional
             Who says so. Of each source that is named only the newest 10 feedbacks count for the learned weights.
+        cited : sequence of int, str or Found, optional
+            In place of labels: those of the `ids` that were useful, and no others were. Without `ids` it is not known
+            what else was shown.
 
         Returns
         -------
@@ -239,35 +301,46 @@ class EARMemory(StoredMemory):
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
-        query, ids, now = check_query(query), check_ids(ids), self._state.now
+        query, now = check_query(query), self._state.now
+        if cited is not None:
+            useful = self._named(cited, "cited")
+            ids = useful if ids is None else self._named(ids)
+            if labels is not None or not set(useful) <= set(ids):
+                raise ValueError("cited: expected some of the ids, and no labels beside them")
+            labels = [id in useful for id in ids]
+        shown = self._named([] if ids is None else ids)
         source = None if source is None else str(check_id(source, "source"))
-        check_present(now, ids)
-        if not ids:
+        check_present(now, shown)
+        if not shown:
             raise ValueError("ids: expected at least one")
-        if len(ids) > self.config.depth:
-            raise ValueError(f"ids: expected at most {self.config.depth} (K), got {len(ids)}")
-        if labels is None:
-            labels = [None] * len(ids)
-        labels = [check_label(one) for one in sequence(labels, "labels")]
-        if len(labels) != len(ids):
-            raise ValueError(f"labels: expected {len(ids)}, one an id, got {len(labels)}")
-        if all(label is None for label in labels) and self.critic is None:
+        if len(shown) > self.config.depth:
+            raise ValueError(f"ids: expected at most {self.config.depth} (K), got {len(shown)}")
+        said = [check_label(one) for one in sequence([None] * len(shown) if labels is None else labels, "labels")]
+        if len(said) != len(shown):
+            raise ValueError(f"labels: expected {len(shown)}, one an id, got {len(said)}")
+        if all(label is None for label in said) and self.critic is None:
             raise ValueError("labels: expected some, since the memory has no critic")
-        unknown = [at for at, label in enumerate(labels) if label is None]
+        unknown = [at for at, label in enumerate(said) if label is None]
         if unknown and self.critic is not None:
-            asked = [ids[at] for at in unknown]
-            ask = self._critic(query, asked, [now.texts[now.place(id)] for id in asked])
-            citations, readable = (part.flatten().tolist() for part in ask(0, torch.arange(len(asked))[None, None]))
-            for at, citation, could in zip(unknown, citations, readable, strict=True):
-                labels[at] = citation > 0 if could else None
-        return self._learn(query, [ids], [labels], source)
+            ask = self._asker(query, [shown[at] for at in unknown], now)
+            citations, readable = ask(0, torch.arange(len(unknown))[None, None])
+            told = torch.where(readable, citations, 0).flatten().tolist()
+            for at, citation in zip(unknown, told, strict=True):
+                said[at] = citation > 0 if citation else None
+        return self._learn(query, [shown], [said], source)
 
-    def reflect(self, query: str) -> dict[Id, float]:
+    async def afeedback(self, *args: Any, **options: Any) -> int:
+        """As `feedback`, in a thread of its own."""
+        return await asyncio.to_thread(self.feedback, *args, **options)
+
+    def reflect(self, query: str, namespace: str = "", where: Where | None = None) -> dict[Id, float]:
         """Exploratory Reflection: the critic judges the Explorer's T slates, then the adapter is updated once.
 
         Parameters
         ----------
         query : str
+        namespace, where : str and dict or callable
+            As for `retrieve`.
 
         Returns
         -------
@@ -283,23 +356,48 @@ class EARMemory(StoredMemory):
             If the adapter would diverge; it stays as it was.
         """
         query, now, config = check_query(query), self._state.now, self.config
-        if not now.size:
-            raise ValueError("reflect: the memory is empty; expected at least one memory")
+        scope = now.scope(check_namespace(namespace), check_where(where))
+        if not scope.any():
+            raise ValueError("reflect: nothing is remembered there; expected at least one memory")
         if self.critic is None:
             raise ValueError("critic: expected one, to be asked about the Explorer's slates")
         vector = self._vector(query)
-        rows, side = now.candidates(query, vector, config.depth, self.by_words)
+        rows, side = now.candidates(query, vector, config.depth, self.by_words, scope)
+        ids = [now.memories[row].id for row in rows.tolist()]
         scores, adapted, length = now.scores(query, vector, rows, side)
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
-        ask = self._critic(query, [now.ids[row] for row in rows], [now.texts[row] for row in rows])
+        ask = self._asker(query, ids, now)
         config = config.model_copy(update={"slate_size": min(config.slate_size, len(rows))})
         given = side.to(self.dtype)[None, None] if config.side else None
         told = explore(config, scores, similarity, ask, config.rounds, given)
-        slates = [[now.ids[row] for row in slate] for slate in rows[told.slates[0, 0]].tolist()]
+        slates = [[ids[at] for at in slate] for slate in told.slates[0, 0].tolist()]
         labels = torch.where(told.readable, told.citations, 0)[0, 0].tolist()
         self._learn(query, slates, [[label > 0 if label else None for label in one] for one in labels])
         shown, cited = told.shown.flatten(), told.cited.flatten()
-        return {now.ids[rows[at]]: float(cited[at] / shown[at]) for at in shown.nonzero().flatten().tolist()}
+        return {ids[at]: float(cited[at] / shown[at]) for at in shown.nonzero().flatten().tolist()}
+
+    def list(self, namespace: str | None = None, where: Where | None = None) -> Memories:
+        """List memories in the order in which they were added: those of a namespace, by default of all.
+
+        Parameters
+        ----------
+        namespace : str, optional
+        where : dict or callable, optional
+            As for `retrieve`.
+
+        Returns
+        -------
+        list of Memory
+        """
+        now = self._state.now
+        scope = now.scope(None if namespace is None else check_namespace(namespace), check_where(where))
+        return [_given(now.memories[row]) for row in np.flatnonzero(scope).tolist()]
+
+    def export(self, path: FolderPath, namespace: str | None = None, where: Where | None = None) -> None:
+        """Write memories into a file of JSON lines, each an object with the fields of `Memory`; as for `list`."""
+        with open(path, "w", encoding="utf-8") as file:
+            for one in self.list(namespace, where):
+                file.write(json.dumps(one._asdict(), ensure_ascii=False) + "\n")
 
     def reset_learning(self) -> None:
         """Forget all that was learned from feedback; the memories stay, and so do snapshots."""
@@ -331,13 +429,33 @@ class EARMemory(StoredMemory):
         told = {"memories": state.now.size, "feedbacks": state.learner.known, "snapshots": list(state.kept)}
         return told | (state.learner.record() if isinstance(state.learner, WeightLearner) else {})
 
+    def _named(self, given, name="ids"):
+        """Ids of memories; other packages carry a number as text."""
+        ids = check_ids(given, name)
+        return [
+            int(id) if isinstance(id, str) and id.isascii() and id.isdigit() and id not in self else id for id in ids
+        ]
+
     def _vector(self, query):
         self._write.check_process()
         return self._encode.query(query)
 
-    def _critic(self, query, ids, texts):
-        uniforms = randomness.live(self.config, self.seed, self._state.learner.known, self.config.depth).critic
-        return query_critic(self.critic, query, ids, texts, uniforms)
+    def _asker(self, query, ids, now):
+        """`ask(t, slates)` of the Explorer, which asks the critic about places in a list of ids."""
+
+        def ask(t, slates):
+            shown = [ids[at] for at in slates.flatten().tolist()]
+            keep = partial(self._keep, shown)
+            replies = Replies(self._state, keep, self._folder.path if self._folder else "the memory")
+            labels = ask_critic(self.critic, query, [now.memories[now.place(id)].text for id in shown], replies)
+            citations = torch.tensor([0 if label is None else 2 * label - 1 for label in labels]).view(slates.shape)
+            return citations, citations != 0
+
+        return ask
+
+    def _keep(self, ids, key, fields):
+        """Keep a model's reply about memories, unless one of them was removed meanwhile."""
+        self._write(lambda: all(id in self for id in ids) and self._change(Answer(key=key, ids=ids, fields=fields)))
 
     def _learn(self, query, slates, labels, source=None):
         """Learn from the labels of some slates; the number of memories that have one."""
@@ -356,3 +474,8 @@ class EARMemory(StoredMemory):
             return len({id for id, label in pairs if label is not None})
 
         return self._write(change)
+
+
+def _given(memory: Memory) -> Memory:
+    """A memory for a caller, who may change its metadata."""
+    return memory._replace(metadata=copy.deepcopy(memory.metadata))

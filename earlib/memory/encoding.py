@@ -1,8 +1,10 @@
 """Unit embeddings of memories and queries, by an encoder of the registry or a caller's function."""
 
+import inspect
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,25 @@ from earlib.memory.validation import check_embeddings
 QUESTIONS = 1000  # embeddings kept
 PROBE = "What an encoder makes of this sentence tells it from others."
 SAME = 0.999  # cosine of two embeddings of the probe above which one encoder made both, whatever it rounds
+
+
+def as_function(encoder: Any) -> Callable[..., Any] | None:
+    """Return a caller's encoder as `(texts, kind) -> embeddings`; None for what is none."""
+    if hasattr(encoder, "embed_documents") and hasattr(encoder, "embed_query"):  # LangChain's `Embeddings`
+
+        def embed(texts, kind):
+            return encoder.embed_documents(texts) if kind == "memory" else [encoder.embed_query(one) for one in texts]
+
+        return embed
+    if not callable(encoder):
+        return None
+    try:
+        inspect.signature(encoder).bind("texts", "kind")
+    except TypeError:
+        return lambda texts, kind: encoder(texts)
+    except ValueError:  # one that tells no signature
+        pass
+    return encoder
 
 
 class MemoryEncoder:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -23,8 +23,10 @@ from filelock import FileLock, SoftFileLock, Timeout
 from pydantic import Field, ValidationError, model_validator
 
 from earlib.core.config import Checked, Config
+from earlib.memory.snapshot import Memory
 
-NAME, LOCK, VERSION, APPLICATION = "memory.sqlite", "memory.lock", 3, 0x45415221  # "EAR!", in the file's header
+NAME, LOCK, APPLICATION = "memory.sqlite", "memory.lock", 0x45415221  # "EAR!", in the file's header
+VERSION, COLUMNS = 4, {3: 3, 4: 5}  # by the versions that can be read, how many columns a snapshot's checksum covers
 OWN = {LOCK, *(NAME + ending for ending in ("", "-wal", "-shm", "-journal"))}
 SCHEMA = {
     "state": "plain TEXT NOT NULL, sha256 TEXT NOT NULL",
@@ -35,9 +37,17 @@ SCHEMA = {
     "sha256 TEXT NOT NULL, created_at REAL NOT NULL",
 }
 STATE = "SELECT plain, sha256 FROM state"
-MEMORIES = "SELECT id, text, created_at, vector FROM memories ORDER BY position"
+MEMORIES = "SELECT id, text, created_at, namespace, metadata, vector FROM memories ORDER BY position"
 TENSORS = "SELECT name, content FROM tensors ORDER BY name"
 CHANGES = "SELECT number, kind, plain, arrays, sha256 FROM changes ORDER BY number"
+
+
+class Answer(Checked):
+    """A language model's reply about memories, under the key of the client's request."""
+
+    key: str
+    ids: list[int | str]
+    fields: dict[str, int | str]
 
 
 class State(Checked):
@@ -56,9 +66,12 @@ class State(Checked):
     ids: list[int | str]
     texts: list[str]
     times: list[float]
+    namespaces: list[str]
+    metadata: list[dict[str, Any]]
     # What folders of earlier versions lack: they hold memories with an adapter, and no snapshots of what was learned.
     weights: bool = False
     features: list[float] | None = None  # of a fixed question and text, by which the callable is recognised
+    replies: list[Answer] = []
     snapshots: dict[str, int] = {}  # feedbacks that each had learned from
 
     @model_validator(mode="after")
@@ -69,12 +82,18 @@ class State(Checked):
             raise ValueError(f"next: expected a number above all ids, found {self.next}")
         return self
 
+    def memories(self) -> list[Memory]:
+        return list(map(Memory, self.ids, self.texts, self.namespaces, self.metadata, self.times))
+
 
 class Add(Checked, arbitrary_types_allowed=True):
     texts: list[str]
     ids: list[int | str]
     times: list[float]
     vectors: np.ndarray
+    namespace: str = ""
+    metadata: list[dict[str, Any]] = []  # none where all are empty
+    replace: bool = False  # memories with these ids
 
 
 class Remove(Checked):
@@ -96,9 +115,9 @@ class Learning(Checked):
     name: str = ""
 
 
-Change = Add | Remove | Feedback | Learning
-KINDS: dict[str, type[Change]] = {"add": Add, "remove": Remove, "feedback": Feedback, "learning": Learning}
-Memories = tuple[list, list[str], list[float], np.ndarray]  # ids, texts and times of all, and their embeddings [M, d]
+Change = Add | Remove | Feedback | Answer | Learning
+KINDS: dict[str, type[Change]] = {one.__name__.lower(): one for one in (Add, Remove, Feedback, Answer, Learning)}
+Memories = tuple[list[Memory], np.ndarray]  # all of them, and their embeddings [M, d]
 Read = TypeVar("Read", bound=Checked)
 
 
@@ -171,7 +190,7 @@ class MemoryFolder:
             raise ValueError(f"{self.file}: not a memory's; expected an empty folder, or one that `save` wrote")
         if not (tables or create):  # a first save that was cut off
             raise ValueError(f"{self.path}: expected a folder that `save` has written; {NAME} is empty")
-        if tables and version != VERSION and not create:
+        if tables and version not in COLUMNS and not create:
             told = f"version {version}: expected {VERSION}; add the texts that it holds to a new memory"
             raise ValueError(f"{self.file}: {told}")
         with self._writing():
@@ -190,7 +209,7 @@ class MemoryFolder:
         plain : dict
             As `State`, without what `memories` holds.
         memories : tuple
-            Ids, texts and times of all, and their embeddings, `[M, d]` float16.
+            All of them, and their embeddings, `[M, d]` float16.
         tensors : dict of torch.Tensor
 
         Raises
@@ -198,21 +217,23 @@ class MemoryFolder:
         OSError
             If it cannot be written; the snapshot and changes of before stay.
         """
-        ids, texts, times, bank = memories
-        ids, state = [json.dumps(id) for id in ids], json.dumps(plain, ensure_ascii=False)
+        held, bank = memories
+        state = json.dumps(plain, ensure_ascii=False)
+        rows = [(json.dumps(one.id), one.text, one.created_at, one.namespace, _json(one.metadata)) for one in held]
         vectors, width = bank.tobytes(), bank.itemsize * bank.shape[1]
-        rows = zip(
-            ids, texts, times, (vectors[at : at + width] for at in range(0, len(vectors), width or 1)), strict=True
-        )
+        each = (vectors[at : at + width] for at in range(0, len(vectors), width or 1))
         contents = [(name, safetensors.torch.save({name: tensors[name]})) for name in sorted(tensors)]
         with self._transaction():
             execute, many = self._connection.execute, self._connection.executemany
             for table, columns in SCHEMA.items():
                 execute(f"DROP TABLE IF EXISTS {table}")
                 execute(f"CREATE TABLE {table} ({columns})")
-            many("INSERT INTO memories (id, text, created_at, vector) VALUES (?, ?, ?, ?)", rows)
+            insert = (
+                "INSERT INTO memories (id, text, created_at, namespace, metadata, vector) VALUES (?, ?, ?, ?, ?, ?)"
+            )
+            many(insert, ((*row, vector) for row, vector in zip(rows, each, strict=True)))
             many("INSERT INTO tensors VALUES (?, ?)", contents)
-            stored = snapshot_checksum(state, (ids, texts, times), vectors, contents)
+            stored = snapshot_checksum(state, list(zip(*rows, strict=True)), vectors, contents)
             execute("INSERT INTO state VALUES (?, ?)", (state, stored))
             execute(f"PRAGMA application_id = {APPLICATION}")
             execute(f"PRAGMA user_version = {VERSION}")
@@ -229,12 +250,14 @@ class MemoryFolder:
             [(plain, expected)], memories, contents, changes = (
                 self._connection.execute(query).fetchall() for query in (STATE, MEMORIES, TENSORS, CHANGES)
             )
-            *columns, each = zip(*memories, strict=True) if memories else ((), (), (), ())
+            *columns, each = zip(*memories, strict=True) if memories else 6 * ((),)
             vectors = bytearray().join(each)
-            if snapshot_checksum(plain, columns, vectors, contents) != expected:
+            version = self._pragma("user_version")[0]
+            if snapshot_checksum(plain, columns[: COLUMNS[version]], vectors, contents) != expected:
                 raise ValueError("the checksum of its snapshot does not fit")
-            ids, texts, times = columns
-            fields = {"ids": json.loads(f"[{','.join(ids)}]"), "texts": list(texts), "times": list(times)}
+            ids, texts, times, namespaces, metadata = columns
+            fields = {"texts": list(texts), "times": list(times), "namespaces": list(namespaces)}
+            fields |= {"ids": json.loads(f"[{','.join(ids)}]"), "metadata": json.loads(f"[{','.join(metadata)}]")}
             fields |= json.loads(plain)
             tensors = {name: safetensors.torch.load(content)[name] for name, content in contents}
         state = _valid(State, fields, f"{self.file}: state")
@@ -321,9 +344,13 @@ def checksum(*parts: str | bytes | bytearray) -> str:
     return digest.hexdigest()
 
 
+def _json(values: dict) -> str:
+    return json.dumps(values, ensure_ascii=False) if values else "{}"
+
+
 def snapshot_checksum(plain: str, columns, vectors: bytes | bytearray, tensors: list[tuple]) -> str:
-    """Checksum of a snapshot: ids, texts and times of its memories are the columns, all embeddings are one value."""
-    named = json.dumps([*columns, [name for name, _ in tensors]])
+    """Checksum of a snapshot: columns of its memories as `MEMORIES` reads them, and all embeddings as one value."""
+    named = json.dumps([*(columns or 5 * [()]), [name for name, _ in tensors]])
     return checksum(plain, named, vectors, *(content for _, content in tensors))
 
 

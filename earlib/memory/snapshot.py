@@ -1,7 +1,7 @@
 """Readers' view of a memory: its contents at one moment, the first stage over them, and their scores."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,26 @@ from earlib.memory.weights import Cosine
 POOL = 4  # memories that each ranking contributes to the fusion, per candidate wanted
 
 
+class Memory(NamedTuple):
+    """A memory, as `EARMemory.list` gives it.
+
+    Attributes
+    ----------
+    id : int or str
+    text : str
+    namespace : str
+    metadata : dict
+    created_at : float
+        Seconds since 1970.
+    """
+
+    id: int | str
+    text: str
+    namespace: str = ""
+    metadata: dict[str, Any] = {}
+    created_at: float = 0.0
+
+
 class Found(NamedTuple):
     """A retrieved memory.
 
@@ -27,43 +47,60 @@ class Found(NamedTuple):
     score : float
         By which the candidates are ranked: cosine similarity, adapted where the preset has an adapter, and the weighted
         score by words and features where it has those.
+    namespace, metadata, created_at : str, dict and float
+        As in `Memory`.
     """
 
     id: int | str
     text: str
     score: float
+    namespace: str = ""
+    metadata: dict[str, Any] = {}
+    created_at: float = 0.0
 
 
 class Snapshot(NamedTuple):
     """Contents of a memory. The writer only appends behind the rows that a snapshot counts, so it never changes."""
 
     bank: torch.Tensor  # [M, d] float16; row 0 stands for no memory
-    alive: np.ndarray  # [M] bool
+    space: np.ndarray  # [M] int32, the number of each memory's namespace; 0 where there is no memory any more
+    spaces: dict[str, int]  # number of each namespace, from 1
     row: dict[int | str, int]  # by id, of removed memories too
     row_of_text: dict[str, int]  # one row of each text: equal texts share their embedding
-    ids: list  # by row, as the next two
-    texts: list[str]
-    times: list[float]  # seconds since 1970, when each was added
+    memories: list[Memory]  # by row
     words: Words
     adapter: Adapter | Cosine
     weights: np.ndarray  # of the score by words, and of each feature
     features: Callable[[str, list[str]], np.ndarray] | None = None
 
     @property
+    def alive(self) -> np.ndarray:
+        """Mask of the rows that are memories, `[M]`."""
+        return self.space > 0
+
+    @property
     def size(self) -> int:
         """Number of living memories."""
-        return int(np.count_nonzero(self.alive))
+        return int(np.count_nonzero(self.space))
 
     def place(self, id) -> int | None:
         """Return the row of a memory, or None if no memory has this id."""
         row = self.row.get(id, 0)  # an unfinished addition may have left the row of another memory
-        return row if row < len(self.alive) and self.alive[row] and self.ids[row] == id else None
+        return row if row < len(self.space) and self.space[row] and self.memories[row].id == id else None
+
+    def scope(self, namespace: str | None, where: Callable[[Memory], Any] | None = None) -> np.ndarray:
+        """Mask of the memories of a namespace, or of all, that meet a condition, `[M]`."""
+        mask = self.alive if namespace is None else self.space == self.spaces.get(namespace, -1)
+        if where is not None:
+            rows = np.flatnonzero(mask)
+            mask[rows] = [bool(where(self.memories[row])) for row in rows.tolist()]
+        return mask
 
     def rows_of_texts(self, texts) -> np.ndarray:
         """Return a row with the embedding of each text, `[n]`; 0 for texts that are not stored."""
         rows = np.array([self.row_of_text.get(text, 0) for text in texts], np.int64)
         for at in np.flatnonzero(rows):  # a later or an unfinished addition may have left other rows
-            if rows[at] >= len(self.alive) or self.texts[rows[at]] != texts[at]:
+            if rows[at] >= len(self.space) or self.memories[rows[at]].text != texts[at]:
                 rows[at] = 0
         return rows
 
@@ -72,33 +109,41 @@ class Snapshot(NamedTuple):
         rows = self.rows_of_texts(texts)
         vectors[rows > 0] = self.bank[rows[rows > 0]].numpy()
 
-    def candidates(self, query: str, vector: np.ndarray, depth: int, by_words: bool):
-        """First stage: rows of the candidates, best first, and their scores by words as `candidates.word_scores`.
+    def candidates(self, query: str, vector: np.ndarray, depth: int, by_words: bool, scope: np.ndarray):
+        """First stage over a scope: rows of the candidates, best first, and their scores as `candidates.word_scores`.
 
         With words, reciprocal rank fusion of cosine similarity and BM25: a memory's ranks r, counted from 1 among the
-        first `POOL` K of each, contribute 1 / (60 + r); ties in the order of the bank.
+        first `POOL` K of each, contribute 1 / (60 + r); ties in the order of the bank. Other memories than those of the
+        scope count in nothing.
         """
-        depth, pool = min(depth, self.size), min(POOL * depth, self.size)
-        if not by_words:
-            return self.nearest(vector, depth), torch.zeros(depth, dtype=torch.float64)
-        scores = self.words.scores(query, self.alive)
+        size = int(np.count_nonzero(scope))
+        depth, pool = min(depth, size), min(POOL * depth, size)
+        if not by_words or not size:
+            return self.nearest(vector, depth, scope), torch.zeros(depth, dtype=torch.float64)
+        scores = self.words.scores(query, scope)
         matched = np.flatnonzero(scores)
         if len(matched) > pool:  # sorting only those that can be among the first
             matched = matched[scores[matched] >= np.partition(scores[matched], -pool)[-pool]]
         by_score = torch.from_numpy(matched)[best(torch.from_numpy(scores[matched]), pool)]
-        rankings = self.nearest(vector, pool), by_score
+        rankings = self.nearest(vector, pool, scope), by_score
         held, place = torch.cat(rankings).unique(return_inverse=True)
         share = torch.cat([reciprocals(len(one)) for one in rankings])
         rows = held[best(torch.zeros(len(held), dtype=torch.float64).index_add(0, place, share), depth)]
         return rows, of_largest(torch.from_numpy(scores)[rows].double())
 
-    def nearest(self, vector: np.ndarray, k: int) -> torch.Tensor:
-        """Return the k living rows of the highest cosine similarity, best first."""
-        removed = len(self.alive) - self.size
-        wanted = k + min(removed, k)
+    def nearest(self, vector: np.ndarray, k: int, scope: np.ndarray) -> torch.Tensor:
+        """Return the k rows of a scope of the highest cosine similarity, best first."""
+        others = len(scope) - int(np.count_nonzero(scope))
+        query, within = torch.from_numpy(vector), torch.from_numpy(scope)
+        if not k:
+            return torch.zeros(0, dtype=torch.int64)
+        if others > len(scope) // 2:  # a small part is copied
+            rows = within.nonzero().flatten()
+            return rows[stream(self.bank[rows], query, k, "EARMemory")[1]]
+        wanted = k + min(others, k)
         while True:
-            rows = stream(self.bank, torch.from_numpy(vector), min(wanted, len(self.bank)), "EARMemory")[1]
-            rows = rows[torch.from_numpy(self.alive)[rows]]
+            rows = stream(self.bank, query, min(wanted, len(self.bank)), "EARMemory")[1]
+            rows = rows[within[rows]]
             if len(rows) >= k:
                 return rows[:k]
             wanted *= 4
@@ -115,29 +160,27 @@ class Snapshot(NamedTuple):
         if self.weights[1:].any():
             scores = scores + torch.from_numpy(self.features_of(query, rows) @ self.weights[1:]).to(dtype)
         first: dict[str, int] = {}
-        twin = [first.setdefault(self.texts[row], at) for at, row in enumerate(rows.tolist())]
+        twin = [first.setdefault(self.memories[row].text, at) for at, row in enumerate(rows.tolist())]
         return scores[..., twin], adapted, length
 
     def features_of(self, query: str, rows: torch.Tensor) -> np.ndarray:
         """Features of memories for a question, `[n, F]`."""
         assert self.features is not None
-        texts = [self.texts[row] for row in rows.tolist()]
+        texts = [self.memories[row].text for row in rows.tolist()]
         return check_features(self.features(query, texts), len(texts), len(self.weights) - 1)
 
     def without_removed(self):
         """Move the living memories together in their order; also the new row of each old one, 0 for removed ones."""
-        rows = np.concatenate([[0], np.flatnonzero(self.alive)])
-        number = torch.zeros(len(self.alive), dtype=torch.int64)
+        rows = np.concatenate([[0], np.flatnonzero(self.space)])
+        number = torch.zeros(len(self.space), dtype=torch.int64)
         number[torch.from_numpy(rows)] = torch.arange(len(rows))
-        ids, texts, times = ([held[row] for row in rows.tolist()] for held in (self.ids, self.texts, self.times))
+        memories = [self.memories[row] for row in rows.tolist()]
         moved = self._replace(
             bank=self.bank[torch.from_numpy(rows)],
-            alive=np.arange(len(rows)) > 0,
-            row={id: row for row, id in enumerate(ids[1:], 1)},
-            row_of_text={text: row for row, text in enumerate(texts[1:], 1)},
-            ids=ids,
-            texts=texts,
-            times=times,
+            space=self.space[rows],
+            row={one.id: row for row, one in enumerate(memories[1:], 1)},
+            row_of_text={one.text: row for row, one in enumerate(memories[1:], 1)},
+            memories=memories,
             words=self.words.of_rows(rows),
         )
         return moved, number

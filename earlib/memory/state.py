@@ -10,13 +10,14 @@ from earlib.core.explorer import tallied
 from earlib.core.replay import grown
 from earlib.data.candidates import of_largest
 from earlib.data.words import Words
-from earlib.memory.folder import Add, Change, Feedback, Learning, Memories, Remove, State
+from earlib.memory.folder import Add, Answer, Change, Feedback, Learning, Memories, Remove, State
 from earlib.memory.online import OnlineLearner
 from earlib.memory.presets import Preset
-from earlib.memory.snapshot import Snapshot, check_present
+from earlib.memory.snapshot import Memory, Snapshot, check_present
 from earlib.memory.validation import check_array, check_distinct
 from earlib.memory.weights import WeightLearner
 
+REPLIES = 1000  # of a language model that are kept, the newest
 SPARSE = 1024  # removed rows above which the others are moved together, if more than half are removed
 
 Kept = tuple[dict[str, torch.Tensor], int]  # what was learned, and from how many feedbacks
@@ -42,18 +43,20 @@ class MemoryState:
         self.features, self._features = features, width  # and how many there are
         self.next = 0
         self.kept: dict[str, Kept] = {}  # by name
+        self.replies: dict[str, tuple[list, dict]] = {}  # of a language model: the memories' ids, and what it said
         self.begin(0)
 
     def begin(self, width: int) -> None:
         """Show an empty memory whose embeddings have this width; row 0 is a unit vector that is never alive."""
-        words, alive, self.width = Words(), np.zeros(1, bool), width
+        words, none, self.width = Words(), np.zeros(1, np.int32), width
         words.append([""])
         self.learner = self._new_learner()
         self._room = torch.nn.functional.one_hot(
             torch.zeros(1).long(), width or 1
         ).half()  # the bank, and room for more
+        nothing = [Memory("", "")]
         adapter, weights = self._ranking()
-        self._show(Snapshot(self._room, alive, {}, {}, [None], [""], [0.0], words, adapter, weights, self.features))
+        self._show(Snapshot(self._room, none, {}, {}, {}, nothing, words, adapter, weights, self.features))
 
     def _new_learner(self) -> OnlineLearner | WeightLearner:
         if self.preset.weights:
@@ -65,13 +68,14 @@ class MemoryState:
         if isinstance(change, Add):
             check_distinct(change.ids)
             used = next((id for id in change.ids if self.now.place(id) is not None), None)
-            if used is not None:
-                raise ValueError(f"ids: {used!r} is in use; expected an id of no memory")
+            if used is not None and not change.replace:
+                raise ValueError(f"ids: {used!r} is in use; expected an id of no memory, or upsert")
             count = len(change.texts)
-            if len(change.ids) != count:
-                raise ValueError(f"ids: expected {count}, one a text, found {len(change.ids)}")
+            for name in ("ids", "times", "metadata"):
+                if (name != "metadata" or change.metadata) and len(getattr(change, name)) != count:
+                    raise ValueError(f"{name}: expected {count}, one a text, found {len(getattr(change, name))}")
             check_array("vectors", change.vectors, np.float16, (count, self.width or change.vectors.shape[-1]))
-        elif isinstance(change, Remove):
+        elif isinstance(change, (Remove, Answer)):
             check_present(self.now, change.ids)
         elif isinstance(change, Learning):
             if change.action == "restore" and change.name not in self.kept:
@@ -92,30 +96,56 @@ class MemoryState:
     def make(self, change: Change) -> None:
         """Make a change that `check` has accepted."""
         makers: dict[type, Callable[..., None]] = {Add: self.add, Remove: self.remove}
-        makers |= {Feedback: self.feedback, Learning: self.learning}
+        makers |= {Feedback: self.feedback, Learning: self.learning, Answer: self.answer}
         makers[type(change)](**dict(change))
 
-    def add(self, texts: list[str], ids: list, vectors: np.ndarray, times: list[float]) -> None:
+    def add(self, texts, ids, vectors, times, namespace="", metadata=(), replace=False) -> None:
+        """Append memories; with `replace`, in the place of those with their ids, whose time of creation they keep."""
         if not self.width:
             self.begin(vectors.shape[1])
-        now = self.now
-        start, stop = len(now.alive), len(now.alive) + len(texts)
-        alive = np.concatenate([now.alive, np.ones(len(texts), bool)])
+        now, space, row = self.now, self.now.space, self.now.row
+        old = {id: place for id in ids if (place := now.place(id)) is not None} if replace else {}
+        if old:
+            times = [
+                now.memories[old[id]].created_at if id in old else time for id, time in zip(ids, times, strict=True)
+            ]
+            space, row = space.copy(), row.copy()  # readers go on with the old ones
+            space[list(old.values())] = 0
+            self._forget(old)
+        columns = ids, texts, len(texts) * [namespace], metadata or [{} for _ in texts], times
+        self._append([Memory(*one) for one in zip(*columns, strict=True)], vectors, space, row)
+
+    def _append(self, memories: list[Memory], vectors: np.ndarray, space: np.ndarray, row: dict) -> None:
+        now, texts = self.now, [one.text for one in memories]
+        start, stop = len(space), len(space) + len(memories)
         self._room = grown(self._room, start, stop)
         self._room[start:stop] = torch.from_numpy(vectors)
-        now.texts[start:], now.ids[start:], now.times[start:] = texts, ids, times  # over what a failed change has left
+        now.memories[start:] = memories  # over what a failed change has left
         now.words.append(texts)
-        now.row.update(zip(ids, range(start, stop), strict=True))
+        row.update((one.id, at) for at, one in enumerate(memories, start))
         stored = now.rows_of_texts(texts)
-        now.row_of_text.update((text, row) for row, text in enumerate(texts, start) if not stored[row - start])
-        self.next = max([self.next, *(id + 1 for id in ids if isinstance(id, int))])
-        self._show(now._replace(bank=self._room[:stop], alive=alive))
+        now.row_of_text.update((text, at) for at, text in enumerate(texts, start) if not stored[at - start])
+        self.next = max([self.next, *(one.id + 1 for one in memories if isinstance(one.id, int))])
+        numbers = [now.spaces.setdefault(one.namespace, len(now.spaces) + 1) for one in memories]
+        space = np.concatenate([space, np.array(numbers, np.int32)])
+        self._settle(now._replace(bank=self._room[:stop], space=space, row=row))
 
     def remove(self, ids: list) -> None:
-        alive = self.now.alive.copy()
-        alive[[self.now.place(id) for id in ids]] = False
-        now = self.now._replace(alive=alive)
-        if np.count_nonzero(~alive) > max(SPARSE, len(alive) // 2):
+        space = self.now.space.copy()
+        space[[self.now.place(id) for id in ids]] = 0
+        self._forget(ids)
+        self._settle(self.now._replace(space=space))
+
+    def answer(self, key: str, ids: list, fields: dict) -> None:
+        """Keep a language model's reply about memories until one of them goes."""
+        self.replies = dict([*self.replies.items(), (key, (ids, fields))][-REPLIES:])
+
+    def _forget(self, ids) -> None:
+        self.replies = {key: held for key, held in self.replies.items() if not set(ids) & set(held[0])}
+
+    def _settle(self, now: Snapshot) -> None:
+        """Show memories, moved together if most were removed."""
+        if np.count_nonzero(now.space == 0) > max(SPARSE, len(now.space) // 2):
             self.move(*now.without_removed())
         else:
             self._show(now)
@@ -123,16 +153,18 @@ class MemoryState:
     def feedback(
         self, query: str, vector: np.ndarray, slates: list[list], labels: list[list], source: str | None
     ) -> None:
-        """Learn: the candidates are the query's, with all memories that were shown among them."""
+        """Learn: the candidates are the query's in the namespaces of what was shown, and all that was shown."""
         now, K = self.now, self.config.depth
-        rows, side = now.candidates(query, vector, K, self.by_words)
-        shown = [[0 if id is None else now.place(id) for id in slate] for slate in slates]
-        rows, wanted = rows.tolist(), dict.fromkeys(sum(shown, []))
+        shown = [[0 if id is None else now.place(id) or 0 for id in slate] for slate in slates]
+        wanted = dict.fromkeys(sum(shown, []))
+        scope = now.alive & np.isin(now.space, now.space[list(wanted)])
+        candidates, side = now.candidates(query, vector, K, self.by_words, scope)
+        rows = candidates.tolist()
         missing, others = [row for row in wanted if row not in rows], [row for row in rows if row not in wanted]
         dropped = others[len(others) - max(0, len(rows) + len(missing) - K) :]  # the last ones make room
         rows = [row for row in rows if row not in dropped] + missing
         if self.by_words:
-            side = of_largest(torch.from_numpy(now.words.scores(query, now.alive))[torch.tensor(rows)].double())
+            side = of_largest(torch.from_numpy(now.words.scores(query, scope))[torch.tensor(rows)].double())
         place = {row: at for at, row in enumerate(rows)}
         slate = torch.tensor([[place[row] for row in one] for one in shown])
         citations = torch.tensor([[0 if label is None else 2 * label - 1 for label in one] for one in labels])
@@ -172,12 +204,12 @@ class MemoryState:
 
     def parts(self) -> tuple[dict, Memories, dict[str, torch.Tensor], tuple | None]:
         """Return the state without removed memories, as a folder keeps it, and what `move` needs to drop them here."""
-        now, number = self.now.without_removed() if self.now.size < len(self.now.alive) - 1 else (self.now, None)
-        kept = slice(1, len(now.alive))
-        memories = now.ids[kept], now.texts[kept], now.times[kept], now.bank[1:].numpy()
+        now, number = self.now.without_removed() if self.now.size < len(self.now.space) - 1 else (self.now, None)
+        memories = now.memories[1 : len(now.space)], now.bank[1:].numpy()
         plain = {"config": self.config.model_dump(), "words": self.by_words, "seed": self.seed}
         plain |= {"weights": self.preset.weights, "snapshots": {name: known for name, (_, known) in self.kept.items()}}
         plain |= {"dtype": str(self.dtype).partition(".")[2], "experiences": self.experiences, "next": self.next}
+        plain |= {"replies": [{"key": key, "ids": of, "fields": said} for key, (of, said) in self.replies.items()]}
         plain |= {"dimension": self.width or None, "known": self.learner.known}
         learned = self.learner.state(number) if self.width else {}
         tensors = {f"learner.{name}": values for name, values in learned.items()}
@@ -198,14 +230,14 @@ class MemoryState:
         learned, *kept = parts.values()
         if plain.dimension is not None:
             self.begin(plain.dimension)
-            self.add(plain.texts, plain.ids, bank, plain.times)
+            self._append(plain.memories(), bank, self.now.space, self.now.row)
             self.kept = dict(zip(plain.snapshots, zip(kept, plain.snapshots.values(), strict=True), strict=True))
             for name in self.kept:  # so that one which does not fit is refused now
                 self.learning("restore", name)
             self.learning("reset", "")
             self.learner.restore(learned, plain.known)
             self._show_ranking()
-        self.next = plain.next
+        self.next, self.replies = plain.next, {one.key: (one.ids, one.fields) for one in plain.replies}
 
     def _show(self, now):
         """Let readers and the learner see this from here on."""

@@ -11,7 +11,7 @@ import torch
 
 from earlib.data import encoders
 from earlib.memory import validation
-from earlib.memory.encoding import PROBE, MemoryEncoder
+from earlib.memory.encoding import PROBE, MemoryEncoder, as_function
 from earlib.memory.features import plain_features
 from earlib.memory.folder import Change, MemoryFolder, State
 from earlib.memory.presets import PRESETS, Preset, resolve_preset
@@ -21,6 +21,7 @@ from earlib.memory.writer import Writer
 CHANGES = 500  # behind a snapshot before the next is written: loading makes them again in some seconds
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FolderPath = str | os.PathLike[str]
+_OPEN: weakref.WeakValueDictionary[str, "StoredMemory"] = weakref.WeakValueDictionary()  # of this process, by folder
 Function = Callable[..., Any]
 
 
@@ -39,17 +40,18 @@ class StoredMemory:
     ):
         self.preset = resolve_preset(preset)
         self.config, self.by_words = self.preset.config, self.preset.words
-        if not (isinstance(encoder, str) or callable(encoder)):
-            raise TypeError(f"encoder: expected a name or a callable, found {type(encoder).__name__}")
+        function = None if isinstance(encoder, str) else as_function(encoder)
+        if not (isinstance(encoder, str) or function):
+            raise TypeError(f"encoder: expected a name, a callable or embeddings, found {type(encoder).__name__}")
         if not (critic is None or callable(critic)):
             raise TypeError(f"critic: expected a callable or None, found {type(critic).__name__}")
         if dtype not in DTYPES.values():
             raise ValueError(f"dtype = {dtype!r}: expected torch.float32 or torch.float64")
-        self.encoder = encoder if callable(encoder) else encoders.get(encoders.resolve(encoder))
-        self.critic, self.dtype = critic, dtype
+        self.encoder: Any = encoders.get(encoders.resolve(encoder)) if isinstance(encoder, str) else encoder
+        self.critic, self.dtype, self._given = critic, dtype, (encoder, critic, features)  # as for `load`
         self.seed = validation.check_whole_number(seed, "seed", 0)
         self.experiences = validation.check_whole_number(experiences, "experiences", 1)
-        self._encode, self._write = MemoryEncoder(self.encoder), Writer()
+        self._encode, self._write = MemoryEncoder(function or self.encoder), Writer()
         self._folder: MemoryFolder | None = None
         weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
         if features is not None and not (callable(features) and self.preset.weights):
@@ -80,7 +82,17 @@ class StoredMemory:
         self.close()
 
     def __reduce__(self):
-        raise TypeError("an EARMemory cannot be pickled or copied; use save and load")
+        """Give the place of its folder, which holds all of it."""
+        if not self._folder:
+            raise TypeError("an EARMemory without a folder cannot be pickled or copied; use save and load")
+        return type(self)._opened, (str(self._folder.path), *self._given)
+
+    @classmethod
+    def _opened(cls, path, *given):
+        """The memory that this process has open in a folder, or that the folder holds."""
+        held = _OPEN.get(path)
+        here = held is not None and held._write.in_own_process() and held._folder and str(held._folder.path) == path
+        return held if here else cls.load(path, *given)
 
     def _change(self, change: Change):
         """Make a change: first in the folder, if there is one, then in memory."""
@@ -133,7 +145,7 @@ class StoredMemory:
                 raise
             if self._folder:
                 self._folder.close()
-            self._folder = folder
+            self._take(folder)
 
         self._write(change)
 
@@ -183,7 +195,7 @@ class StoredMemory:
         try:
             plain, bank, tensors, changes = folder.read()
             named, preset = plain.encoder_name, Preset(plain.config, plain.words, plain.weights)
-            if callable(encoder) != (named is None):
+            if (encoder is None or isinstance(encoder, str)) == (named is None):
                 wanted = named or "the callable that the memory was made with"
                 raise ValueError(f"encoder: expected {wanted} ({path}), got {encoder or 'none'}")
             if encoder is None:
@@ -220,7 +232,11 @@ class StoredMemory:
             if made != len(changes) - 1:
                 raise
             folder.drop()  # killed before it was taken back: it never took effect
+        self._take(folder)
+
+    def _take(self, folder):
         self._folder = folder
+        _OPEN[str(folder.path)] = self
 
     def close(self) -> None:
         """Let another memory open the folder; this one goes on in memory alone."""

@@ -1,9 +1,10 @@
 """Validate arguments of callers and stored arrays."""
 
 import errno
+import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,13 @@ def check_encodable(text: str, name: str) -> None:
         raise ValueError(f"{name}: {found}; decode its source with errors='replace'") from None
 
 
-def check_ids(ids: Iterable[int | str]) -> list[int | str]:
-    return [check_id(id, "ids") for id in encoders.sequence(ids, "ids")]
+def check_ids(ids: Iterable[Any], name: str = "ids") -> list[int | str]:
+    """Return ids, or the ids of what carries one: a `Found`, a document of LangChain, a node of LlamaIndex."""
+    return [check_id(carried(one), name) for one in encoders.sequence(ids, name)]
+
+
+def carried(one: Any) -> Any:
+    return getattr(one, "id", getattr(one, "node_id", one))
 
 
 def check_id(id: int | str, name: str = "id") -> int | str:
@@ -58,18 +64,53 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_namespace(namespace: str) -> str:
+    if not isinstance(namespace, str):
+        raise TypeError(f"namespace: expected a string, found {type(namespace).__name__} {namespace!r}")
+    check_encodable(namespace, "namespace")
+    return namespace
+
+
+def check_metadata(metadata: Iterable[Any] | None, count: int) -> list[dict[str, Any]]:
+    """Return a dict a text, as JSON gives it back; none where all are empty."""
+    given = [] if metadata is None else encoders.sequence(metadata, "metadata")
+    if metadata is not None and len(given) != count:
+        raise ValueError(f"metadata: expected {count}, one a text, got {len(given)}")
+    for number, one in enumerate(given):
+        name = f"metadata[{number}]"
+        if not (one is None or isinstance(one, dict) and all(isinstance(key, str) for key in one)):
+            raise TypeError(f"{name}: expected a dict whose keys are strings, or None, found {one!r:.60}")
+        try:
+            stored = json.dumps(one or {}, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name}: expected what JSON can hold: {error}") from None
+        check_encodable(stored, name)
+        given[number] = json.loads(stored)
+    return given if any(given) else []
+
+
+def check_where(where: Any) -> Callable[[Any], Any] | None:
+    """Return a condition on a memory: a caller's, or equalities of its metadata."""
+    if where is None or callable(where):
+        return where
+    if not isinstance(where, dict):
+        raise TypeError(f"where: expected a dict or a callable, found {type(where).__name__} {where!r:.60}")
+    wanted, missing = tuple(where.items()), object()
+    return lambda memory: all(memory.metadata.get(key, missing) == value for key, value in wanted)
+
+
 def check_distinct(ids: Sequence[int | str | None]) -> None:
     if len(set(ids)) < len(ids):
         repeated = next(id for id, times in Counter(ids).items() if times > 1)
         raise ValueError(f"ids: {repeated!r} comes twice; expected each id once")
 
 
-def check_label(label: Any) -> bool | None:
+def check_label(label: Any, name: str = "labels") -> bool | None:
     """Return a label as True, False or None; NumPy's and torch's scalars count as Python's."""
     value = label.item() if getattr(label, "ndim", None) == 0 else label
     if value is None or isinstance(value, (bool, int, float)) and value in (1, 0, -1):
         return None if value is None else value > 0
-    raise ValueError(f"labels: {label!r}: expected True, False, 1, 0, -1 or None")
+    raise ValueError(f"{name}: {label!r}: expected True, False, 1, 0, -1 or None")
 
 
 def check_whole_number(number: int, name: str, least: int) -> int:
