@@ -163,7 +163,7 @@ class MemoryState:
         missing, others = [row for row in wanted if row not in rows], [row for row in rows if row not in wanted]
         dropped = others[len(others) - max(0, len(rows) + len(missing) - K) :]  # the last ones make room
         rows = [row for row in rows if row not in dropped] + missing
-        if self.by_words:
+        if missing and self.by_words:
             side = of_largest(torch.from_numpy(now.words.scores(query, scope))[torch.tensor(rows)].double())
         place = {row: at for at, row in enumerate(rows)}
         slate = torch.tensor([[place[row] for row in one] for one in shown])
