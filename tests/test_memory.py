@@ -1476,7 +1476,7 @@ def test_the_readmes_examples_run_as_they_stand(tmp_path, monkeypatch, capsys):
     with EARMemory.load("memory") as kept:
         assert kept.ids() == [0]
     exec(spaces, {})
-    assert "0 I moved to Lyon {'topic': 'home'}\ndrink I like green tea {}\n" == capsys.readouterr().out
+    assert capsys.readouterr().out == "0 I moved to Lyon {'topic': 'home'}\ndrink I like green tea {}\n"
     with ScriptedServer(rule=reads) as server:
         for name, value in (("OPENAI_BASE_URL", server.url), ("OPENAI_API_KEY", "k"), ("EARLIB_CACHE", str(tmp_path))):
             monkeypatch.setenv(name, value)
