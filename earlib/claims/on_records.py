@@ -144,7 +144,8 @@ def adapters_by_width(runs, id, step):
     (own, base), *rest = sorted((row["width"], part_of(row, "difference")) for row in found)
     if not rest:
         raise Undecidable("the record of fig07_retrievers has one width; this needs several")
-    return inside([less(part, base, f"{width:,} dimensions minus {own:,}, not paired") for width, part in rest], below=0)
+    parts = [less(part, base, f"{width:,} dimensions minus {own:,}, not paired") for width, part in rest]
+    return inside(parts, below=0)
 
 
 def still_rises(runs, id, **setting):
