@@ -113,7 +113,8 @@ def curves(
 ):
     """Curves of a measure, one a system: the mean as a line, mean ± band as an area.
 
-    Curves of one or two points have no line, and bars side by side in place of areas. Ticks are at measured points.
+    Curves of one or two points have no line, and bars side by side in place of areas. Ticks at whole
+    numbers are measured points.
 
     Parameters
     ----------
@@ -157,7 +158,11 @@ def curves(
                 if where in (None, key):
                     axes.axhline(level, color=style[name][0], linestyle=style[name][1], label=_label(name, labels))
             axes.set_xlabel(axis(x))
-            axes.set_xticks(_apart(part[x], 5 if len(panels) < 3 else 3))
+            parts = 5 if len(panels) < 3 else 3
+            if (part[x] % 1 == 0).all():  # numbers that were chosen, not means
+                axes.set_xticks(_apart(part[x], parts))
+            else:
+                axes.xaxis.set_major_locator(MaxNLocator(parts))
             axes.margins(x=0.1 if few else 0.02)
         figure.axes[0].set_ylabel(axis(metric))
     return figure
