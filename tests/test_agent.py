@@ -103,13 +103,18 @@ def test_streams_say_what_their_names_say():
 
 def test_a_memory_s_own_rate_of_citations_is_added_to_its_score():
     benchmark = settings.benchmark("toy")
-    held = agent._remembering(benchmark, agent._lookup(benchmark, "minilm"), agent.WAYS["memory_still"], None, 0)
-    rated, query = agent.CitationRate(held), benchmark.asked[0].text
+    encoder, query = agent._lookup(benchmark, "minilm"), benchmark.asked[0].text
+    held = agent._remembering(benchmark, encoder, agent.WAYS["memory_still"], None, 0)
+    rated, similar = agent.CitationRate(held, encoder), agent.SimilarQuestions(held, encoder)
     found = rated.retrieve(query, 10)
     assert found == held.retrieve(query, 10)
     for _ in range(60):
         rated.feedback(query, [found[0].id, found[1].id], [False, True])
-    assert rated.retrieve(query, 10)[0] == found[1] or found[0].score - found[1].score > agent.CITED
+    assert rated.retrieve(query, 10)[0] == found[1] or found[0].score - found[1].score > rated.weight
+    assert similar.retrieve(query, 10) == found
+    for one in benchmark.asked[:10]:  # the question itself is its most similar one
+        similar.feedback(one.text, [found[0].id, found[1].id], [False, one.text == query])
+    assert similar.rates(query) == {found[1].id: pytest.approx(0.2, abs=1e-6)}
 
 
 def test_moments_tell_ids_and_no_text(fixed):

@@ -22,7 +22,6 @@ from earlib.memory import PRESETS, EARMemory, Preset
 SHOWN = 5  # memories returned for a question
 STILL = 1e-12  # a learning rate that moves nothing
 WEIGHTS = (0.15, 0.3, 0.45, 0.6, 0.9)  # of the score by words, for `run_fixed`
-CITED = 0.1  # weight of a memory's own rate of citations, for `CitationRate`; chosen within the streams' questions
 _BEST = PRESETS["best"]
 
 
@@ -210,19 +209,47 @@ STREAMS = {
 
 
 class CitationRate:
-    """The simplest rival: a memory's own rate of citations is added to its score."""
+    """A rival that users know: a memory's own rate of citations is added to its score."""
 
-    def __init__(self, memory):
-        self.memory, self.cited, self.shown = memory, Counter(), Counter()
+    weight = 0.1  # within the streams' questions larger ones ranked worse
+
+    def __init__(self, memory, encoder):
+        self.memory, self.encoder, self.cited, self.shown = memory, encoder, Counter(), Counter()
 
     def retrieve(self, query, k):
-        found = self.memory.retrieve(query, self.memory.config.depth)
-        rated = [one.score + CITED * self.cited[one.id] / (1 + self.shown[one.id]) for one in found]
+        found, of_memory = self.memory.retrieve(query, self.memory.config.depth), self.rates(query)
+        rated = [one.score + self.weight * of_memory.get(one.id, 0) for one in found]
         return [found[at] for at in np.argsort(-np.array(rated), kind="stable")[:k]]
+
+    def rates(self, query):
+        return {id: count / (1 + self.shown[id]) for id, count in self.cited.items()}
 
     def feedback(self, query, ids, labels):
         self.shown.update(ids)
         self.cited.update(id for id, label in zip(ids, labels, strict=True) if label)
+
+
+class SimilarQuestions(CitationRate):
+    """Another: the share of the five most similar past questions that cited a memory, each times its cosine."""
+
+    def __init__(self, memory, encoder):
+        super().__init__(memory, encoder)
+        self.past, self.ids = [], []
+
+    def rates(self, query):
+        if not self.past:
+            return {}
+        cosine, found = np.stack(self.past) @ self.encoder([query], "query")[0], Counter()
+        for at in np.argsort(-cosine, kind="stable")[:5]:
+            found.update(dict.fromkeys(self.ids[at], max(0.0, float(cosine[at])) / 5))
+        return found
+
+    def feedback(self, query, ids, labels):
+        self.past.append(self.encoder([query], "query")[0])
+        self.ids.append([id for id, label in zip(ids, labels, strict=True) if label])
+
+
+RIVALS = {"memory_rate": CitationRate, "memory_similar": SimilarQuestions}
 
 
 def run_streams(setting, way, streams=tuple(STREAMS), length=500):
@@ -234,7 +261,7 @@ def run_streams(setting, way, streams=tuple(STREAMS), length=500):
         Dataset, encoder and seeds; a seed has its own order of the questions. The first 2 `length` may be learned from,
         the others are the test.
     way : str
-        "memory_rate" for `CitationRate`, "memory_still", or one of `WAYS` that learns from feedback.
+        One of `RIVALS`, "memory_still", or one of `WAYS` that learns from feedback.
     streams : sequence of str
         Names in `STREAMS`.
     length : int
@@ -253,7 +280,7 @@ def run_streams(setting, way, streams=tuple(STREAMS), length=500):
         for seed in range(setting.seeds):
             order = np.random.default_rng(seed).permutation(len(benchmark.asked))
             memory = _remembering(benchmark, encoder, WAYS.get(way, WAYS["memory_still"]), None, seed)
-            taught = CitationRate(memory) if way == "memory_rate" else memory
+            taught = RIVALS[way](memory, encoder) if way in RIVALS else memory
             if way != "memory_still":
                 _teach(taught, benchmark, gold, order[: round(length * STREAMS[name].length)], name, seed)
             tests.append(order[2 * length :])
