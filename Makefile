@@ -99,8 +99,8 @@ report: $(STAMP) ## write results/PROFILE/index.html, to read; of laptop also th
 	$(PYTHON) -m earlib.harness.pages --profile $(PROFILE)
 	$(if $(filter laptop,$(PROFILE)),$(PYTHON) -m earlib.harness.readme)
 
-lab: $(STAMP) ## open the notebooks in JupyterLab; what they save goes to build/by-hand, not to results
-	$(PYTHON) -m jupyterlab notebooks $(ARGS)
+lab: $(STAMP) ## open JupyterLab on a list of the notebooks; what they save goes to build/by-hand, not to results
+	$(PYTHON) -m jupyterlab start.ipynb $(ARGS)
 
 kernel: $(STAMP) ## add the kernel "earlib" to one's own Jupyter or VS Code, and say where
 	$(PYTHON) -m ipykernel install --user --name earlib --display-name earlib $(ARGS)

@@ -4,6 +4,7 @@ import json
 import re
 from html import unescape
 
+import nbformat
 import pytest
 from test_records import PARAMETERS, PROVENANCE, ablation, commit, measured
 
@@ -38,6 +39,8 @@ def test_pages_are_filled_and_found_stale(places, monkeypatch):
         "same direction |" in second.read_text()
     )
     assert "(../results/laptop/tab03_ablation.ipynb) | Ablation study | 1 another setting, " in second.read_text()
+    start = nbformat.read(places / "start.ipynb", 4).cells[0].source
+    assert "| [tab03](notebooks/tab03_ablation.ipynb) | Table 3 | " in start and "\n1. Not measured: " in start
     assert filled(places, monkeypatch, "--check") is None
     commit(ablation(46.0), places)
     assert "docs/results.md is stale" in filled(places, monkeypatch, "--check")
@@ -108,6 +111,17 @@ def test_a_notebook_opens_with_its_sentence_and_concludes_with_what_was_measured
     entry = {"rows": rows, "concludes": ["EAR gains {ear}.", "What else is {none}."]}
     monkeypatch.setattr(findings, "source", lambda: {made["id"]: entry})
     assert "EAR gains +4.0 [+2.0, +6.0]. Not measured: no row of variant nothing." in findings.conclude(made).data
+
+
+def test_a_run_by_hand_with_other_parameters_shows_the_committed_result(places, monkeypatch):
+    commit(table2(2.0, 6.0), places)
+    made = table2(-1.0, 3.0) | {"parameters": PARAMETERS | {"seeds": 1}}
+    monkeypatch.delenv("EARLIB_RUNNING", raising=False)
+    shown = findings.show(made).data
+    assert "EAR ranks level with" in shown and f"with seeds {PARAMETERS['seeds']}: EAR ranks above" in shown
+    assert "committed" not in findings.show(table2(-1.0, 3.0)).data
+    monkeypatch.setenv("EARLIB_RUNNING", "1")
+    assert "committed" not in findings.show(made).data
 
 
 def test_forms_count_rows_and_show_times():

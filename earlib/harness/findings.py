@@ -1,5 +1,6 @@
 """The result of each notebook in one sentence, worded from its record by `findings.yaml`."""
 
+import os
 from functools import cache
 from html import escape
 from importlib import resources
@@ -9,9 +10,9 @@ from typing import NamedTuple
 import yaml
 from IPython.display import HTML
 
-from earlib import paper
+from earlib import paper, paths
 from earlib.harness import tables
-from earlib.records import key_of, load
+from earlib.records import key_of, load, other_parameters
 
 
 class Value(NamedTuple):
@@ -93,7 +94,21 @@ def show(record):
         except LookupError:  # the sentence says so
             continue
     scope = f'\n<p class="caption">{escape(tables.scope(rows))}</p>' if rows else ""
-    return HTML(f'<p class="result"><strong>{escape(finding(record))}</strong></p>{scope}')
+    return HTML(f'<p class="result"><strong>{escape(finding(record))}</strong></p>{scope}{_committed(record)}')
+
+
+def _committed(record):
+    """The committed result, below that of a run with parameters of the reader's own; "" below others."""
+    if os.environ.get("EARLIB_RUNNING") and "--" not in record["id"]:  # what the runner makes may be committed itself
+        return ""
+    try:
+        reference = load(record["id"].partition("--")[0], record["profile"], paths.reference())
+    except (FileNotFoundError, ValueError):
+        return ""
+    if reference["parameters"] == record["parameters"]:
+        return ""
+    other = escape(other_parameters(record, reference))
+    return f'\n<p class="caption">The committed result, with {other}: {escape(finding(reference))}</p>'
 
 
 def conclude(record):

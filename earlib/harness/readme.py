@@ -1,6 +1,7 @@
-"""`python -m earlib.harness.readme [--check]`: fill the tables of README.md and docs/results.md from the records."""
+"""`python -m earlib.harness.readme [--check]`: fill README.md, docs/results.md and start.ipynb from the records."""
 
 import argparse
+import json
 import re
 import sys
 from importlib.resources import files
@@ -15,9 +16,18 @@ from earlib.records import SEES_GOLD, load, plain, tally
 PROFILE, LARGER = "laptop", "laptop-large"  # whose records are shown
 
 
-def findings_table(records, profile):
-    """The README's table: each notebook with the paper's table or figure and its result."""
-    return _rendered("readme.md.j2", records=sum(records, []), profile=profile, finding=finding)
+def findings_table(records, folder):
+    """The README's table: each notebook, in a folder, with the paper's table or figure and its result."""
+    return _rendered("readme.md.j2", records=sum(records, []), folder=folder, finding=finding)
+
+
+def start_page(found, records):
+    """The notebook on which `make lab` opens: findings, and the notebooks with their results."""
+    text = _rendered("start.md.j2", found=found, results=findings_table(records, "notebooks"))
+    cell = {"cell_type": "markdown", "id": "start", "metadata": {}, "source": text.splitlines(keepends=True)}
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    whole = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
 
 
 def results_tables(records, profile, larger=((), ())):
@@ -76,8 +86,10 @@ def main(arguments=None):
     try:
         found = "\n".join(f"{number}. {one}" for number, one in enumerate(five(paths.reference()), 1))
         records, more = both_kinds(folder), both_kinds(larger)
-        pages = [_filled("README.md", findings=found, results=findings_table(records, PROFILE))]
+        pages = [_filled("README.md", findings=found, results=findings_table(records, f"results/{PROFILE}"))]
         pages.append(_filled("docs/results.md", results=results_tables(records, PROFILE, more)))
+        start = paths.ROOT / "start.ipynb"
+        pages.append((start.name, start.read_text("utf-8") if start.exists() else "", start_page(found, records)))
         for name, text, fresh in pages:
             if options.check and fresh != text:
                 sys.exit(f"{name} is stale: its tables are not those of the results; run `{parser.prog}`")

@@ -15,8 +15,9 @@ VARYING = {"measured", "std", "difference", *ENDS, "p", "verdict", "difference_v
 
 
 def compare_with_reference(record, tolerance):
-    """Print how the measured values compare with those of the committed record of the same name and parameters.
+    """Print how the measured values compare with those of the committed record of the same name.
 
+    With other parameters than the committed ones, the values of both stand side by side.
     The text depends on neither machine nor time, so that nbval can compare it; rows marked `varies` are left out. Call
     it before `save`, which may overwrite the reference.
 
@@ -31,7 +32,7 @@ def compare_with_reference(record, tolerance):
 
 def _compared(record, tolerance):
     try:
-        reference = load(record["id"], record["profile"], paths.reference())
+        reference = load(record["id"].partition("--")[0], record["profile"], paths.reference())
     except FileNotFoundError:
         return ["a wheel has no results to compare with" if paths.INSTALLED else "no reference for these parameters"]
     versions = [one["provenance"].get("packages", {}).get("earlib") for one in (reference, record)]
@@ -41,7 +42,7 @@ def _compared(record, tolerance):
                 f"the reference is of {kind} {there}, this record of {here}: not compared; regenerate the reference"
             ]
     if reference["parameters"] != record["parameters"]:
-        return ["no reference for these parameters"]
+        return _side_by_side(record, reference)
     if changed := _not_following(reference):
         return [f"the reference does not follow from its own numbers: {changed}; regenerate it"]
     now, then = ({key_of(row): row for row in one["rows"] if not row.get("varies")} for one in (record, reference))
@@ -53,6 +54,22 @@ def _compared(record, tolerance):
     left_out = f"; {varying} that var{'y' if varying > 1 else 'ies'} between machines not compared" if varying else ""
     told = f"reference: {len(pairs) - len(off)} of {len(pairs)} values within {tolerance:g}{points}{left_out}"
     return [told, *off]
+
+
+def _side_by_side(record, reference):
+    """Values of a record beside those of one with other parameters: the headline ones, where there are any."""
+    then = {key_of(row): row for row in reference["rows"]}
+    pairs = [(row, then[key_of(row)]) for row in record["rows"] if key_of(row) in then]
+    pairs = [pair for pair in pairs if all(row["measured"] is not None for row in pair)]
+    pairs = [pair for pair in pairs if pair[0].get("headline")] or pairs
+    lines = [f"  {named(now)}: {now['measured']:.4g}, committed {old['measured']:.4g}" for now, old in pairs[:20]]
+    return [f"the committed record has {other_parameters(record, reference)}", *lines]
+
+
+def other_parameters(record, reference):
+    """The parameters of a reference that differ from a record's, in words."""
+    there = reference["parameters"]
+    return ", ".join(f"{key} {there[key]}" for key in there if there[key] != record["parameters"].get(key))
 
 
 def _not_following(reference):
