@@ -147,15 +147,6 @@ def test_a_wider_interval_decides_less(part, more, above, width):
     assert inside([mirrored], -above - width, -above).verdict == narrow
 
 
-@given(st.lists(intervals(), min_size=1, max_size=5))
-def test_a_claim_of_parts_needs_all_and_one_refutes_it(parts):
-    alone = {inside([part], above=0).verdict for part in parts}
-    found = inside(parts, above=0)
-    assert found.verdict == (REFUTED if REFUTED in alone else OPEN if OPEN in alone else SUPPORTED)
-    assert inside([found.part], above=0).verdict == found.verdict
-    assert rule.both(*(inside([part], above=0) for part in parts)).verdict == found.verdict
-
-
 def test_the_rule_by_example():
     assert inside([Part("x", 3, 1, 5)], above=0).verdict == SUPPORTED
     assert inside([Part("x", 3, 0, 5)], above=0).verdict == OPEN  # the edge does not belong to the region
@@ -505,11 +496,11 @@ profiles = pytest.mark.parametrize("profile", ["laptop", "smoke"])
 
 
 @profiles
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_whatever_a_record_lacks_no_claim_fails(profile, seed):
     draw, kept, whole = random.Random(seed), {}, committed(profile)
     for short, record in whole.records.items():
-        rows = [copy.copy(row) for row in record["rows"] if draw.random() < (0.98, 0.8, 0.4)[seed % 3]]
+        rows = [copy.copy(row) for row in record["rows"] if draw.random() < (0.98, 0.8, 0.4)[seed]]
         for row in rows:
             if draw.random() < 0.05:
                 row |= {"measured": None, "reason": "lost", "difference": None}

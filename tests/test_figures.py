@@ -7,7 +7,6 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from earlib.harness import figures
 
@@ -196,11 +195,3 @@ def test_saved_figures_repeat_to_the_byte(tmp_path, monkeypatch):
     assert saved[0] == saved[1] == shown.data
     assert saved[0].startswith(b"\x89PNG") and b"Software" not in saved[0]
     assert [path.name for path in (tmp_path / "smoke").iterdir()] == ["fig03.png"]
-
-
-def test_nothing_is_left_in_global_state():
-    before = dict(matplotlib.rcParams)
-    assert isinstance(figures.curves(trajectory(3), "training_queries"), Figure)
-    assert dict(matplotlib.rcParams) == before
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    assert not pyplot.get_fignums()

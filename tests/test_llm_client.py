@@ -222,12 +222,6 @@ def test_refusals_of_other_servers_are_understood(refusal):
         assert len(server.requests) == 6
 
 
-def test_a_server_that_knows_the_old_names_alone_sees_no_other():
-    with ScriptedServer(rule=lambda body: error(400) if "max_completion_tokens" in body else says("fine")) as server:
-        assert texts(Client("m", server.url).ask(questions(5))) == ["fine"] * 5
-        assert all(body["max_tokens"] == 512 for body in server.requests)
-
-
 def test_a_budget_that_is_too_large_teaches_nothing():
     def rule(body):
         limit = body.get("max_tokens") or body["max_completion_tokens"]

@@ -176,7 +176,8 @@ def test_a_notebook_runs_on_the_example_and_names_no_place(tmp_path, monkeypatch
     for variable in ("RESULTS", "BUILD"):
         monkeypatch.setenv(f"EARLIB_{variable}", str(tmp_path / variable.lower()))
     monkeypatch.chdir(EXAMPLE.parent)
-    assert runner.main(["tab03_ablation", "--profile", "smoke", "-p", "dataset", "chats.jsonl"]) == 0
+    own_parameters = ["-p", "dataset", "chats.jsonl", "-p", "seeds", "1"]
+    assert runner.main(["tab03_ablation", "--profile", "smoke", *own_parameters]) == 0
     name = benchmarks.resolve("chats.jsonl")
     (record,) = (tmp_path / "results" / "smoke").glob("tab03_ablation--dataset-chats.jsonl-*.json")
     told, executed = record.read_text(), record.with_suffix(".ipynb").read_text()

@@ -341,9 +341,6 @@ def emptied(notebook):
     (at(0, source="# Table 3: better"), "edited by hand: cell `tab03-00`"),
     (lambda notebook: notebook.cells.pop(1), "edited by hand: it lacks `tab03-01`"),
     (lambda notebook: notebook.cells.append(v4.new_code_cell("1", id="more")), "edited by hand: cell `more`"),
-    (at(3, source="# Parameters\nseeds = 99\n"), "its parameters were edited by hand"),
-    (at(3, source="import os"), "its parameters were edited by hand"),
-    (parameters(seeds=99), "its parameters were edited by hand"),
     (parameters(seeds=99), "The record is of other parameters than the notebook: seeds"),
     (parameters(name="tab02_main_results"), "not run under this name and profile"),
     (emptied, "was not executed: it has no outputs"),
@@ -438,9 +435,6 @@ def test_own_runs_have_a_section_of_their_own(root):
     shutil.copy(folder() / f"{IDS[2]}.ipynb", folder() / f"{OWN}.ipynb")
     values = {"seeds": 1, "name": OWN}
     change(OWN, lambda notebook: notebook.metadata.papermill.parameters.update(values))
-    given = read(OWN).metadata.papermill.parameters
-    injected = "# Parameters\n" + "\n".join(f"{key} = {value!r}" for key, value in given.items())
-    change(OWN, lambda notebook: notebook.cells[3 if "inj" in notebook.cells[3].id else 2].update(source=injected))
     change_record(IDS[2], lambda record: record.update(id=OWN) or record["parameters"].update(seeds=1), to=OWN)
     for name in (OWN, f"{OWN}_slates", f"{IDS[2]}_more"):
         shutil.copy(folder() / f"{IDS[2]}.png", folder() / f"{name}.png")
@@ -453,12 +447,6 @@ def test_own_runs_have_a_section_of_their_own(root):
     text = Page(index.read_text()).text()
     assert text.index(pages.OWN) > text.index("Figures") and "sample efficiency, with seeds 1" in text
     assert pages.missing(folder()) == []
-
-
-def test_the_order_is_tables_figures_and_the_rest():
-    names = ["claims", "fig02_a", "sensitivity", "tab10_b", "controls", "tab02_c", "tab02_c--seeds-1"]
-    order = ["tab02_c", "tab10_b", "fig02_a", "controls", "sensitivity", "claims", "tab02_c--seeds-1"]
-    assert pages._sorted(names) == order
 
 
 def test_a_page_whose_result_is_gone_goes_and_other_files_stay(root):

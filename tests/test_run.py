@@ -1,6 +1,5 @@
 """The runner: what it refuses before running, where results go, and that nothing older is ever lost."""
 
-import json
 import math
 import os
 import re
@@ -56,15 +55,6 @@ def test_the_kernel_is_this_interpreter_whatever_kernels_the_user_has(root, monk
     write_notebook(root, "plain", "import sys\nprint(sys.executable)")
     assert runner.main(["plain", "--profile", "smoke"]) == 0
     assert outputs(root / "results" / "smoke" / "plain.ipynb") == f"{sys.executable}\n"
-
-
-def test_own_parameters_go_beside_the_committed_result(root):
-    assert runner.main(["plain", "--profile", "smoke"]) == 0
-    committed = (root / "results" / "smoke" / "plain.json").read_bytes()
-    assert runner.main(["plain", "--profile", "smoke", "-p", "precision", "70"]) == 0
-    own = json.loads((root / "results" / "smoke" / "plain--precision-70.json").read_text())
-    assert own["precision"] == 70
-    assert (root / "results" / "smoke" / "plain.json").read_bytes() == committed
 
 
 @pytest.mark.parametrize(
@@ -310,23 +300,6 @@ def test_a_notebook_whose_model_is_none_is_not_run_for_an_estimate(root, capsys)
     write_notebook(root, "plain", "1 / 0", parameters=PARAMETERS + '\nllm: str = "none"')
     assert runner.main(["plain", "--profile", "smoke", "--estimate"]) == 0
     assert capsys.readouterr().out == "no language model is asked by plain\n"
-
-
-def test_an_unknown_dataset_is_refused_before_anything_runs(root, capsys):
-    write_notebook(root, "plain", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
-    for dataset, near in (("tyo", ", did you mean 'toy'?"), ("locomo10", ", did you mean 'locomo'?")):
-        assert runner.main(["plain", "--profile", "smoke", "-p", "dataset", dataset]) == 2
-        expected = f"dataset: unknown dataset {dataset!r}{near}; known: locomo, longmemeval, toy, or a file NAME.jsonl"
-        assert expected in capsys.readouterr().err
-    assert not (root / "build").exists()
-
-
-def test_a_profile_may_hold_for_others_what_a_notebook_lacks(root):
-    write_notebook(root, "other", "1", parameters=PARAMETERS + '\ndataset: str = "toy"')
-    write_profile(root, "title: x\ndefaults: {dataset: nowhere}\n")
-    assert plan().parameters == {"profile": "smoke", "name": "plain"}
-    with pytest.raises(notebooks.Unusable, match=r"smoke\.yaml: defaults: dataset: unknown dataset 'nowhere'"):
-        plan(name="other")
 
 
 @pytest.mark.parametrize(

@@ -276,37 +276,37 @@ def _interval(axes, row, place, style, label, paper_label):
         axes.errorbar(measured, place, xerr=sides, label=label, zorder=3, **look)
 
 
-def bars(frame, x, metric, y="measured", by="variant", panel=None, static=None, labels=None, title=""):
+def bars(frame, x, metric, by="variant", static=None, title=""):
     """Grouped bars with their intervals, distinguished by hatching too; stars as in `intervals`.
 
-    Parameters and result as in `curves`, with one row a bar: names in `x`, values in `y`, groups in `by`, and, if the
-    frame has them, intervals in `low` and `high`. `static` is a dict of levels drawn as lines: {"chance": 2.5}.
+    Parameters and result as in `curves`, with one row a bar: names in `x`, values in `measured`, groups in `by`, and,
+    if the frame has them, intervals in `low` and `high`. `static` is a dict of levels drawn as lines: {"chance": 2.5}.
     """
     names, groups, static = list(dict.fromkeys(frame[x])), list(dict.fromkeys(frame[by])), static or {}
     style, width, star = styles(groups), 0.8 / len(groups), _stars(frame, by)
     error = "bar: 95 % interval" if "low" in frame and frame["low"].notna().any() else ""
-    last, heading = _label([*static][-1], labels) if static else None, _heading(by, labels, error)
-    with canvas(3.1, title, last=last, heading=heading) as figure:
-        for _, axes, part in _panels(figure, frame, panel):
-            for count, group in enumerate(groups):
-                rows = part[part[by] == group]
-                places = np.array([names.index(name) for name in rows[x]]) + (count - (len(groups) - 1) / 2) * width
-                sides = None
-                if {"low", "high"} <= set(rows) and rows["low"].notna().any():
-                    sides = np.array([rows[y] - rows["low"], rows["high"] - rows[y]], float).clip(min=0)
-                look = {"color": style[group][0], "edgecolor": "white", "hatch": DRAWN["hatches"][count % 5]}
-                look |= {"ecolor": INK, "capsize": 2, "error_kw": {"elinewidth": 1}}
-                label = _label(group, labels) + star.get(group, "")
-                axes.bar(places, rows[y].astype(float), width * 0.92, yerr=sides, label=label, **look)
-            for count, (name, level) in enumerate(static.items(), 1):
-                axes.axhline(level, color="black", linestyle=LINES[count], label=_label(name, labels), zorder=3)
-            for place, name in enumerate(names):
-                if part.loc[part[x] == name, y].isna().all():
-                    axes.text(place, 0.02, **NOT_RUN, ha="center", transform=axes.get_xaxis_transform())
-            axes.set_xticks(range(len(names)), [textwrap.fill(_label(name, labels), 12) for name in names])
-            axes.set_xlim(-0.5, len(names) - 0.5)
-            axes.grid(axis="x", visible=False)
-        figure.axes[0].set_ylabel(axis(metric))
+    last = paper.label([*static][-1]) if static else None
+    with canvas(3.1, title, last=last, heading=_heading(by, None, error)) as figure:
+        axes = figure.subplots()
+        for count, group in enumerate(groups):
+            rows = frame[frame[by] == group]
+            places = np.array([names.index(name) for name in rows[x]]) + (count - (len(groups) - 1) / 2) * width
+            look = {"color": style[group][0], "edgecolor": "white", "hatch": DRAWN["hatches"][count % 5]}
+            look |= {"ecolor": INK, "capsize": 2, "error_kw": {"elinewidth": 1}}
+            if {"low", "high"} <= set(rows) and rows["low"].notna().any():
+                sides = [rows["measured"] - rows["low"], rows["high"] - rows["measured"]]
+                look["yerr"] = np.array(sides, float).clip(min=0)
+            label = paper.label(group) + star.get(group, "")
+            axes.bar(places, rows["measured"].astype(float), width * 0.92, label=label, **look)
+        for count, (name, level) in enumerate(static.items(), 1):
+            axes.axhline(level, color="black", linestyle=LINES[count], label=paper.label(name), zorder=3)
+        for place, name in enumerate(names):
+            if frame.loc[frame[x] == name, "measured"].isna().all():
+                axes.text(place, 0.02, **NOT_RUN, ha="center", transform=axes.get_xaxis_transform())
+        axes.set_xticks(range(len(names)), [textwrap.fill(paper.label(name), 12) for name in names])
+        axes.set_xlim(-0.5, len(names) - 0.5)
+        axes.grid(axis="x", visible=False)
+        axes.set_ylabel(axis(metric))
     return figure
 
 

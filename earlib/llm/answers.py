@@ -136,7 +136,7 @@ def _constant(setting, seed):
     return grading.constant_answer([known[at].answer for at in _split(setting, seed)[0] if not known[at].abstention])
 
 
-def answer_rows(panel, setting, reached, baseline, names=None, categories=None, **keys):
+def answer_rows(panel, setting, reached, baseline, categories=None, **keys):
     """Rows of F1 and J of several systems, each compared with the same baseline on the same questions.
 
     Parameters
@@ -146,8 +146,6 @@ def answer_rows(panel, setting, reached, baseline, names=None, categories=None, 
     reached : dict of str to runs.Answers
         Retrieved slates of each system.
     baseline : str
-    names : sequence of str, optional
-        Systems that get rows; default: all, and the constant answer.
     categories : sequence of str, optional
         Question types that get rows of their own, with the key `category`, beside those of all.
     **keys
@@ -160,7 +158,7 @@ def answer_rows(panel, setting, reached, baseline, names=None, categories=None, 
         Without a model, if nothing can be read, or for a judge that is not `FIT`, rows with a reason and no value.
     """
     asked = asked_of(panel, setting, reached[baseline].queries)
-    names, types = list(names or (*reached, CONSTANT)), ["all types", *categories] if categories else [None]
+    names, types = [*reached, CONSTANT], ["all types", *categories] if categories else [None]
     about = {"f1": {"llm": row_name(panel.llm)}, "j": {"llm": row_name(panel.llm), "judge": row_name(panel.judge)}}
     said, judged, failed = _said_and_judged(panel, setting, asked, reached)
     made, kinds = [], np.array([one.category for one in asked.questions])

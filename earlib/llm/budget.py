@@ -23,7 +23,7 @@ class LimitReached(NoModel):
 
 
 class Usage(NamedTuple):
-    """Calls, tokens and cost of a run, made or estimated."""
+    """Calls, tokens and cost so far."""
 
     calls: int  # requests sent, also those that were refused or got no answer
     cached: int  # replies that needed no call

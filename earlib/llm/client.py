@@ -20,7 +20,7 @@ from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 from earlib import extra, paths
 from earlib.data.proxies import LOOPBACK, respect_proxies
 from earlib.llm import NoModel, Reply, Request, Unreachable
-from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached, Usage
+from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached
 from earlib.llm.replies import ReplyStore, reply_key
 
 with extra("llm"):
@@ -124,16 +124,6 @@ class Client:
         """Usage of this client so far."""
         return self._budget.usage(self._from_store)
 
-    def estimate(self, requests):
-        """Usage that `ask` would have: tokens in from the number of characters, tokens out the requests' maxima."""
-        requests = _checked("requests", REQUESTS, requests, strict=False)
-        wanted = {reply_key(self.model, self.endpoint, one): one for one in requests}
-        missing = [request for name, request in wanted.items() if not self._store.get(name)]
-        tokens_in = math.ceil(sum(len(message["content"]) for one in missing for message in one.messages) / CHARACTERS)
-        tokens_out = sum(request.max_tokens for request in missing)
-        cost = self._budget.cost(tokens_in, tokens_out)
-        return Usage(len(missing), len(wanted) - len(missing), tokens_in, tokens_out, cost)
-
     def ask(self, requests, store=None):
         """Reply to each request, in order.
 
@@ -174,11 +164,12 @@ class Client:
         return [replies[name] for name in names]
 
     def _note(self, wanted, missing):
+        """Note the expected usage of requests: tokens in from the number of characters, tokens out their maxima."""
         lines = []
         for name, request in wanted.items():
-            _, _, tokens_in, tokens_out, cost = self.estimate([request])
-            line = {"key": name, "cached": name not in missing, "in": tokens_in, "out": tokens_out, "cost": cost}
-            lines.append(json.dumps(line) + "\n")
+            tokens_in = math.ceil(sum(len(message["content"]) for message in request.messages) / CHARACTERS)
+            line = {"key": name, "cached": name not in missing, "in": tokens_in, "out": request.max_tokens}
+            lines.append(json.dumps(line | {"cost": self._budget.cost(tokens_in, request.max_tokens)}) + "\n")
         with open(self._notes, "ab", buffering=0) as file:  # one write, so that other clients' lines stay whole
             file.write("".join(lines).encode())
 

@@ -29,14 +29,14 @@ class LLMCritic:
 
     Attributes
     ----------
-    asked, unread : int and collections.Counter
-        Slates shown so far, and those whose citations are masked, by the reason.
+    unread : collections.Counter
+        Slates whose citations are masked, by the reason.
     """
 
     def __init__(self, client, questions, memories, index, tokens, sample=0):
         self.client, self.questions, self.memories, self.index = client, questions, memories, index
         self.tokens, self.sample = tokens, sample
-        self.asked, self.unread = 0, Counter()
+        self.unread = Counter()
         self._again = Counter()  # by question and slate: replies so far that could not be read
 
     def __call__(self, queries, slates, uniforms=None):
@@ -61,7 +61,6 @@ class LLMCritic:
     def _read(self, reply, shown):
         """Positions that a reply cites; None if they cannot be read."""
         question, memories = shown
-        self.asked += 1
         read = reply.read(parsing.read_citations, len(memories), [question, *memories])
         indices, reason = read or (None, reply.status)
         if indices is None:
