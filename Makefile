@@ -89,7 +89,7 @@ test-pythons: $(STAMP) ## these on every other supported Python of this machine,
 test-processors: $(STAMP) ## the committed notebooks once more under every setting of processor and matrix library
 	EARLIB_TEST_PROCESSORS=1 $(TEST) tests/test_notebooks.py -k processor $(ARGS)
 
-rehearse: $(STAMP) ## the profile paper on stand-ins, on a CPU in a quarter of an hour; nothing of it is a result
+rehearse: $(STAMP) ## the profile paper on stand-ins, on a CPU in a quarter of an hour (ARGS=--full: true sizes, on a GPU)
 	$(PYTHON) tests/rehearse.py $(ARGS)
 
 data: $(STAMP) ## fetch the publishers' data and check it

@@ -1,5 +1,6 @@
 """`python -m earlib.run NAME...`: run notebooks headless."""
 
+import os
 import signal
 import sys
 
@@ -11,6 +12,7 @@ def _interrupt_once(*_):
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bm25s starts JAX if it is there, and that takes most of a GPU
     try:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in a shell's background
             signal.signal(signal.SIGINT, _interrupt_once)

@@ -156,10 +156,15 @@ def _rare(about):
 
 @lru_cache(maxsize=1)
 def _text():
-    """Random words of two to nine letters, one after another."""
+    """Random words, one after another."""
     rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("aaeeeinorstlhdu"), length)) for length in rng.integers(2, 10, 4000)]
-    return " ".join(rng.choice(words, TEXT // 5))[:TEXT]
+    return " ".join(rng.choice(words(rng), TEXT // 5))[:TEXT]
+
+
+def words(rng=None):
+    """Random words of two to nine letters."""
+    rng = rng or np.random.default_rng(0)
+    return ["".join(rng.choice(list("aaeeeinorstlhdu"), length)) for length in rng.integers(2, 10, 4000)]
 
 
 def measured(path):

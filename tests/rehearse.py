@@ -4,8 +4,11 @@ The rehearsal runs in `build/rehearsal`, a copy of the package whose tables of f
 checksums: random encoders of the true widths with one layer, a made LoCoMo and LongMemEval, and a server that follows a
 script in place of GPT-5 mini. Records, labels and pages say so. Nothing of it is a result, and nothing of it reaches
 `results/` or the caches.
+
+With `--full` it has the true sizes, on the profile's device, and no language model: what its notebooks take on a GPU.
 """
 
+import argparse
 import hashlib
 import json
 import os
@@ -33,6 +36,7 @@ SAID = "stand-in"  # ends the label of everything that is one
 WIDTHS = {"contriever": 768, "stella": 1536, "gte": 3584}  # of the states; stella's head makes 1,024 of them
 HAYSTACKS = made_longmemeval.Size(130, 650, 5200, 900, abstentions=9, repeated=3, numbers=8, assistant_only=13)
 WORDS_SAID = 10  # in a turn of the made LongMemEval, at most
+CONVERSATIONS = made_locomo.Size(sessions=27, turns=22, questions=(28, 32, 10, 84, 45))  # LoCoMo's numbers, nearly
 # What is smaller than in the profile `paper`; data, encoders, splits and language models are that profile's.
 DEFAULTS = {"seeds": 2, "llm_questions": 20}
 SMALLER = {
@@ -41,7 +45,7 @@ SMALLER = {
     "tab11_12_store_geometry": {"seeds": 2, "random_adapters": 5},
     "controls": {"rates": [1e-4], "budgets": [1, 4]},
     "ext01_objective": {"rates": [1e-4], "temperatures": [1.0, 0.05], "others": []},
-    "ext02_adapters": {"rates": [1e-4], "ranks": [4], "widths": [768]},
+    "ext02_adapters": {"rates": [1e-4], "ranks": [4]},
     "ext03_candidates": {"rates": [1e-4], "starts": [0.2], "passes": [1], "depths": [10, 50]},
     "ext04_explorer": {"rates": [1e-4], "repeats": 1},
     "ext05_drift": {"rates": [2e-4]},
@@ -54,16 +58,19 @@ SMALLER = {
 }
 
 
-def prepare(place=PLACE, models=(*WIDTHS, "monot5"), **parameters):
-    """Copy the package to a folder and give it stand-ins, of some models; parameters are defaults of the profile."""
+def prepare(place=PLACE, models=(*WIDTHS, "monot5"), full=False, **parameters):
+    """Copy the package to a folder and give it stand-ins, of some models; parameters are defaults of the profile.
+
+    In full the data have the true sizes, and the profile is `paper` but for its language model and judge.
+    """
     for folder in ("earlib", "notebooks"):
         shutil.rmtree(place / folder, ignore_errors=True)
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in ("data", "models", "results", "cache", "build"):
         shutil.rmtree(place / folder, ignore_errors=True)
     (place / "data").mkdir()
-    made_locomo.write(place / "data" / "locomo10.json")
-    _write_haystacks(place / "data" / "longmemeval_s_cleaned.json")
+    made_locomo.write(place / "data" / "locomo10.json", *[CONVERSATIONS] * full)
+    (made_longmemeval.write if full else _write_haystacks)(place / "data" / "longmemeval_s_cleaned.json")
     _edit(place / "earlib" / "data" / "files.yaml", lambda files: _files(files, place / "data"))
     _edit(place / "earlib" / "data" / "encoders.yaml", lambda entries: _models(entries, place / "models", models))
     _edit(place / "earlib" / "data" / "rerankers.yaml", lambda entries: _models(entries, place / "models", models))
@@ -71,10 +78,12 @@ def prepare(place=PLACE, models=(*WIDTHS, "monot5"), **parameters):
     version = place / "earlib" / "__init__.py"
     version.write_text(re.sub(r'__version__ = "(.*)"', rf'__version__ = "\1+{SAID}s"', version.read_text()))
     profile = yaml.safe_load((ROOT / "notebooks" / "profiles" / "paper.yaml").read_text())
-    profile |= {"title": f"A rehearsal with {SAID}s: nothing here is a result", "device": "cpu"}
-    profile["defaults"] |= DEFAULTS | parameters
-    for name, smaller in SMALLER.items():
-        profile["notebooks"][name] = (profile["notebooks"].get(name) or {}) | smaller
+    profile["title"] = f"A rehearsal with {SAID}s: nothing here is a result"
+    profile["defaults"] |= ({"llm": "none", "judge": "none"} if full else DEFAULTS) | parameters
+    if not full:
+        profile["device"] = "cpu"
+        for name, smaller in SMALLER.items():
+            profile["notebooks"][name] = (profile["notebooks"].get(name) or {}) | smaller
     (place / "notebooks" / "profiles" / f"{PROFILE}.yaml").write_text(yaml.safe_dump(profile, sort_keys=False))
 
 
@@ -122,9 +131,9 @@ def _models(entries, folder, names):
 
 
 def _make(entry, place):
-    name, known = entry["name"], [*WORDS, *made_locomo.words()]
+    name, known = entry["name"], list(dict.fromkeys([*WORDS, *made_locomo.words(), *made_longmemeval.words()]))
     if name == "monot5":
-        t5_files(place)
+        t5_files(place, broken=())
         return
     place.mkdir()
     shape = {"hidden_size": WIDTHS[name], "num_hidden_layers": 1, "intermediate_size": 64}
@@ -176,15 +185,14 @@ def replies(body):
 
 def environment(place=PLACE, **variables):
     """Variables of a process that runs the copy."""
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith(("EARLIB_", "OPENAI_", "MAKE", "MFLAGS"))
-    }
+    dropped = re.compile(r"EARLIB_(?!DEVICE$)|OPENAI_|MAKE|MFLAGS")
+    kept = {key: value for key, value in os.environ.items() if not dropped.match(key)}
     return kept | {"PYTHONPATH": str(place), "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "sk-rehearsal-0123"} | variables
 
 
-def run(arguments, place=PLACE, log=None, **variables):
+def run(arguments, place=PLACE, log=None, jobs=2, **variables):
     """Run notebooks of the copy, show and log what the run says, and return its exit code and its lines."""
-    command = [sys.executable, "-m", "earlib.run", *arguments, "--profile", PROFILE, "--jobs", "2"]
+    command = [sys.executable, "-m", "earlib.run", *arguments, "--profile", PROFILE, "--jobs", str(jobs)]
     lines = []
     with subprocess.Popen(
         command,
@@ -204,18 +212,22 @@ def run(arguments, place=PLACE, log=None, **variables):
 
 def main():
     """Prepare, run all notebooks (or those named), then their report; tell how many ran, which failed and why."""
-    began = time.monotonic()
+    parser = argparse.ArgumentParser(description="Rehearse the profile paper on stand-ins.")
+    parser.add_argument("names", nargs="*", metavar="NAME", default=["all"], help="notebooks (default: all)")
+    parser.add_argument("--full", action="store_true", help="true sizes, on the profile's device, no language model")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="notebooks at a time (default: 2)")
+    options, began = parser.parse_args(), time.monotonic()
     PLACE.mkdir(parents=True, exist_ok=True)
-    prepare()
+    prepare(full=options.full)
     print(f"stand-ins made in {time.monotonic() - began:.0f} s; all of it is in {PLACE}, and nothing of it is a result")
     with ScriptedServer(rule=replies) as server, open(PLACE / "log.txt", "w") as log:
-        status, lines = run(sys.argv[1:] or ["all"], log=log, OPENAI_BASE_URL=server.url)
+        status, lines = run(options.names, log=log, jobs=options.jobs, OPENAI_BASE_URL=server.url)
         asked = len(server.requests)
     report = [sys.executable, "-m", "earlib.harness.pages", "--profile", PROFILE]
     status |= subprocess.run(report, cwd=PLACE, env=environment(), stdout=subprocess.DEVNULL).returncode
     failed = [line for line in lines if re.match(r"\[\d+/\d+\] .* FAILED", line)]
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    told = f"{time.monotonic() - began:.0f} s, of two processors {(spent.ru_utime + spent.ru_stime) / 2:.0f} s each"
+    told = f"{time.monotonic() - began:.0f} s, {spent.ru_utime + spent.ru_stime:.0f} s of processor time"
     print(f"rehearsed in {told}, with {asked:,} requests to the scripted server; log: {PLACE / 'log.txt'}")
     print("\n".join(["these failed:", *failed]) if failed else "no notebook failed" if not status else "it did not run")
     sys.exit(status)

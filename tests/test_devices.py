@@ -15,7 +15,7 @@ from earlib.core.critic import SimulatedCritic
 from earlib.core.learner import Learner
 from earlib.data import embedding, encoders
 from earlib.data.candidates import Candidates
-from earlib.experiments import measures, runs
+from earlib.experiments import critic_quality, measures, runs
 from earlib.experiments.settings import Setting
 
 N, K, D, SEEDS = 120, 20, 32, (0, 1, 2)
@@ -139,6 +139,13 @@ def test_a_run_takes_the_device_as_one_parameter(monkeypatch, tmp_path):
     results = [runs.run(Setting(dataset="toy", device=device), Config()) for device in ("cpu", "cuda")]
     here, there = (np.nanmean(result.explorer[0], -1) for result in results)
     assert abs(here.mean() - there.mean()) <= max(here.std(), 0.03)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_citations_are_counted_where_an_adapter_learns(device):
+    setting = Setting(dataset="toy", device=device, seeds=2, train_queries=8)
+    taught = critic_quality.teach(setting, Config(precision=100, recall=100), assisted=3)
+    assert (taught.quality.precision == 100).all() and taught.assisted.shape == (3, 2, 3)
 
 
 def test_candidates_move_whole(found):

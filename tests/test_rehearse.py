@@ -4,6 +4,7 @@ import json
 
 import pytest
 import rehearse
+import yaml
 from scripted_server import ScriptedServer
 
 NAMES = ("tab02_main_results", "tab09_llm_critic", "claims")
@@ -73,3 +74,15 @@ def test_a_limit_and_a_missing_dataset_cost_their_rows_and_no_others(place):
     assert before and retrieved() == before
     graded = [row for row in rows_of(folder, "tab02_main_results") if row["metric"] in ("f1", "j")]
     assert graded and all(row["measured"] is None and row["reason"] for row in graded)
+
+
+def test_in_full_only_the_language_model_differs_from_the_profile(tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(rehearse.made_longmemeval, "write", lambda path: sizes.append(path.write_text("[]")))
+    rehearse.prepare(tmp_path, models=(), full=True)
+    profiles = tmp_path / "notebooks" / "profiles"
+    full, paper = (yaml.safe_load((profiles / f"{name}.yaml").read_text()) for name in (rehearse.PROFILE, "paper"))
+    assert rehearse.SAID in full.pop("title") and paper.pop("title")
+    assert paper["defaults"].keys() >= {"llm", "judge"}
+    paper["defaults"] |= {"llm": "none", "judge": "none"}
+    assert full == paper and len(sizes) == 1

@@ -43,8 +43,8 @@ def vocabulary(words):
     return model.SerializeToString()
 
 
-def t5_files(folder):
-    """A tiny T5 with random weights; the token "nan" has a NaN embedding."""
+def t5_files(folder, broken=("nan",)):
+    """A tiny T5 with random weights; some tokens have a NaN embedding."""
     from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
 
     folder.mkdir()
@@ -55,7 +55,7 @@ def t5_files(folder):
         torch.manual_seed(0)
         model = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **shape))
     with torch.no_grad():
-        model.shared.weight[tokenizer.convert_tokens_to_ids(BLANK + "nan")] = float("nan")
+        model.shared.weight[[tokenizer.convert_tokens_to_ids(BLANK + word) for word in broken]] = float("nan")
     model.save_pretrained(folder)
     return folder
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from earlib import devices
 from earlib.experiments import comparisons, measures, runs, settings
 
 UNREAD = "no citation could be read, or nothing was cited"
@@ -48,15 +49,15 @@ def teach(setting, config, critic=None, assisted=0):
     """
     if critic is None and config.errors not in ("slate", "persistent"):
         raise ValueError(f"errors = {config.errors!r}: expected 'slate' or 'persistent'")
-    found, parts = settings.candidates_of(setting, config.depth), []
+    found, parts = settings.candidates_of(setting, config.depth).to(devices.ready(setting.device)), []
     for seed, (learner, order, gold) in enumerate(runs.learners(setting, config, critic)):
         steps = zip(order.split(config.batch_size, 1), learner.train(order), strict=True)
         counts = sum(_counted(gold[queries], step.exploration) for queries, step in steps)
-        kept = torch.from_numpy(settings.split(found.scopes, setting, seed)[1])[None]
+        kept = torch.from_numpy(settings.split(found.scopes, setting, seed)[1])[None].to(order.device)
         few = kept[:, :assisted]
         values = measures.measure(found, kept, learner.retrieve(kept))
         asked = measures.measure(found, few, learner.retrieve(few, explorer=True)) if assisted else values[..., :0]
-        parts.append((counts, kept.numpy(), values, asked))
+        parts.append((counts, kept.cpu().numpy(), values, asked))
     counts, kept, values, asked = zip(*parts, strict=True)
     joined = [np.concatenate(one, axis) for one, axis in ((kept, 0), (values, 1), (asked, 1))]
     return Taught(_quality(np.array(counts, float)), *joined)
