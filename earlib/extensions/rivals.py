@@ -91,7 +91,7 @@ def run(setting, depth, learned_from, terms, count):
 
 def _slates(found, choices, terms, training, asked, cited, shown):
     """Slates of the asked questions by each choice of weights, `[C, n, s]`, learned from the training questions."""
-    cosine = torch.einsum("nd,nkd->nk", found.query[asked].double(), found.bank.double()[found.index[asked]])
+    cosine = torch.einsum("nd,nkd->nk", found.query[asked].double(), found.bank[found.index[asked]].double())
     kinds, slates = [(term, kind) for term in terms for kind in TERMS[term]], []
     values = {of: _term(found, *of, training, asked, cited, shown) for of in kinds}
     for choice in choices:
