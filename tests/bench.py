@@ -17,7 +17,8 @@ random candidates share next to none, so that their share of the matrix rate is 
 Beside these, seconds and peak memory of loading a made file of the size of LongMemEval_S, in a process of its own.
 With `--banks` instead: retrieval from ten million memories in a file, exact and approximate, from a warm and a cold
 cache. They are LoCoMo's turns, drawn again and moved as far as these lie from their nearest neighbours.
-With `--memory` instead: `EARMemory` over 100,000 such memories, whose texts are words of two turns each.
+With `--memory` instead: `EARMemory` over 100,000 such memories, whose texts are words of two turns each, in one
+namespace and in a thousand.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import os
 import resource
 import tempfile
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import product
@@ -328,7 +330,7 @@ def live_memory(experiences=1000):
         memory, each, shown = EARMemory(looked_up, preset), len(texts) // spaces, {}
 
         def space(text):
-            return str(hash(text) % spaces)
+            return str(zlib.crc32(text.encode()) % spaces)
 
         def add(start):
             memory.add(texts[start : start + each], None, str(start // each))

@@ -686,6 +686,7 @@ class Random(RuleBasedStateMachine):
     def holds_what_it_was_given(self):
         assert {one.id: one[1:4] for one in self.held.list()} == self.model
         assert self.held.ids() == list(self.model)
+        assert self.held.stats()["namespaces"] == len({space for _, space, _ in self.model.values()})
 
 
 TestRandom = Random.TestCase
@@ -1221,7 +1222,7 @@ def test_what_else_a_memory_tells(tmp_path):
         assert repr(held) == shown
     assert "folder none" in repr(held) and "preset of its own" in repr(EARMemory(encoder, preset(depth=9)))
     EARMemory.load(tmp_path, encoder).close()  # the block has closed it
-    empty = EARMemory()
+    empty = EARMemory("sentence-transformers/all-MiniLM-L6-v2")
     assert "encoder minilm" in repr(empty) and empty.ids() == [] and 0 not in empty and len(empty) == 0
     for copied in (pickle.dumps, copy.deepcopy, copy.copy):
         with pytest.raises(TypeError, match="use save and load"):

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -40,24 +42,11 @@ class _ByModel:
     tokens: int
 
     def __call__(self, query: str, texts: list[str], replies: Any = None) -> list[bool | None]:
-        ask = LLMCritic(_Kept(self.client, replies), [query], texts, torch.arange(len(texts))[None], self.tokens)
+        kept = SimpleNamespace(ask=partial(self.client.ask, store=replies), estimating=self.client.estimating)
+        ask = LLMCritic(kept, [query], texts, torch.arange(len(texts))[None], self.tokens)
         citations, readable = ask(torch.zeros(1, 1).long(), torch.arange(len(texts))[None, None])
         pairs = zip(citations.flatten().tolist(), readable.flatten().tolist(), strict=True)
         return [citation > 0 if could else None for citation, could in pairs]
-
-
-class _Kept(NamedTuple):
-    """A client whose replies are kept in a memory."""
-
-    client: Any
-    replies: Any
-
-    @property
-    def estimating(self):
-        return self.client.estimating
-
-    def ask(self, requests):
-        return self.client.ask(requests, self.replies)
 
 
 class Replies(NamedTuple):

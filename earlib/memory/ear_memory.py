@@ -62,9 +62,10 @@ class EARMemory(StoredMemory):
     ----------
     encoder : str, callable or object
         What `encoders.resolve` takes: a name, the folder of a sentence-transformers model, or OWNER/NAME@REVISION of
-        the hub. Or a callable `(texts) -> [n, d]`, or `(texts, kind) -> [n, d]` with kind "memory" or "query"; or the
-        `Embeddings` of LangChain. `save` has these embed a sentence of its own, by which `load` recognises them. The
-        last 1,000 queries are not encoded again.
+        the hub, without a revision where the registry has one ("sentence-transformers/all-MiniLM-L6-v2"). Or a
+        callable `(texts) -> [n, d]`, or `(texts, kind) -> [n, d]` with kind "memory" or "query"; or the `Embeddings` of
+        LangChain. `save` has these embed a sentence of its own, by which `load` recognises them. The last 1,000
+        queries are not encoded again.
     preset : str or Preset
         "best", which learns a few weights; "adapter", "paper", which learn an adapter; or one of your own.
     critic : callable, optional
@@ -417,16 +418,17 @@ class EARMemory(StoredMemory):
         Returns
         -------
         dict
-            Numbers of `memories` and `feedbacks`, and names of `snapshots`. With learned weights also which ranking is
-            `served`; on how many of the last hundred feedbacks that count both were `tested`; what share of the pairs
-            of a useful memory and another one was in the `right` order by each, "learned" and "at first"; and the
-            learned `weights`, that of words first.
+            Numbers of `memories`, `namespaces` and `feedbacks`, and names of `snapshots`. With learned weights also
+            which ranking is `served`; on how many of the last hundred feedbacks that count both were `tested`; what
+            share of the pairs of a useful memory and another one was in the `right` order by each, "learned" and "at
+            first"; and the learned `weights`, that of words first.
         """
         return self._write(self._stats)
 
     def _stats(self):
         state = self._state
-        told = {"memories": state.now.size, "feedbacks": state.learner.known, "snapshots": list(state.kept)}
+        told = {"memories": state.now.size, "namespaces": len(np.unique(state.now.space[state.now.alive]))}
+        told |= {"feedbacks": state.learner.known, "snapshots": list(state.kept)}
         return told | (state.learner.record() if isinstance(state.learner, WeightLearner) else {})
 
     def _named(self, given, name="ids"):
@@ -469,7 +471,9 @@ class EARMemory(StoredMemory):
                 for pair in zip(present, labels, strict=True)
             ]
             if any(id is not None for slate in present for id in slate):
-                self._change(Feedback(query=query, vector=vector, slates=present, labels=known, source=source))
+                told = {"slates": present, "labels": known, "source": source}
+                told |= self._state.considered(query, vector, present)
+                self._change(Feedback(query=query, vector=vector, **told))
             pairs = zip(sum(present, []), sum(known, []), strict=True)
             return len({id for id, label in pairs if label is not None})
 

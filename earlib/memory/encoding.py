@@ -4,6 +4,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ from earlib.memory.validation import check_embeddings
 QUESTIONS = 1000  # embeddings kept
 PROBE = "What an encoder makes of this sentence tells it from others."
 SAME = 0.999  # cosine of two embeddings of the probe above which one encoder made both, whatever it rounds
+
+
+def registered(name: str) -> encoders.Encoder:
+    """Return the encoder of a name, also the publisher's of one in the registry, unless a folder has that name."""
+    models = {key: one.name for one in encoders.REGISTRY.values() for key in (one.model, one.model.rpartition("/")[2])}
+    return encoders.get(encoders.resolve(name if Path(name).exists() else models.get(name, name)))
 
 
 def as_function(encoder: Any) -> Callable[..., Any] | None:

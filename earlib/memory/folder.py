@@ -20,7 +20,7 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 from filelock import FileLock, SoftFileLock, Timeout
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from earlib.core.config import Checked, Config
 from earlib.memory.snapshot import Memory
@@ -51,7 +51,7 @@ class Answer(Checked):
 
 
 class State(Checked):
-    """The plain part of a snapshot."""
+    """The part of a snapshot beside memories and tensors."""
 
     config: Config
     words: bool
@@ -63,27 +63,11 @@ class State(Checked):
     dimension: int | None  # d; none before the first memory
     known: int = Field(ge=0)
     next: int = Field(ge=0)
-    ids: list[int | str]
-    texts: list[str]
-    times: list[float]
-    namespaces: list[str]
-    metadata: list[dict[str, Any]]
     # What folders of earlier versions lack: they hold memories with an adapter, and no snapshots of what was learned.
     weights: bool = False
     features: list[float] | None = None  # of a fixed question and text, by which the callable is recognised
     replies: list[Answer] = []
     snapshots: dict[str, int] = {}  # feedbacks that each had learned from
-
-    @model_validator(mode="after")
-    def _fits(self):
-        if len(set(self.ids)) < len(self.ids):
-            raise ValueError("ids: expected each once")
-        if any(id >= self.next for id in self.ids if isinstance(id, int)):
-            raise ValueError(f"next: expected a number above all ids, found {self.next}")
-        return self
-
-    def memories(self) -> list[Memory]:
-        return list(map(Memory, self.ids, self.texts, self.namespaces, self.metadata, self.times))
 
 
 class Add(Checked, arbitrary_types_allowed=True):
@@ -106,6 +90,8 @@ class Feedback(Checked, arbitrary_types_allowed=True):
     slates: list[list[int | str | None]]
     labels: list[list[bool | None]]
     source: str | None = None
+    candidates: list[int | str | None] = []  # what is compared, so that loading need not search; earlier versions did
+    side: np.ndarray | None = None  # their scores by words
 
 
 class Learning(Checked):
@@ -142,9 +128,6 @@ class MemoryFolder:
                 told = f"holds {foreign[0]!r} and no {NAME}; expected an empty folder, or one that `save` wrote"
                 raise ValueError(f"{path}: {told}")
         elif not self.file.exists():
-            if (path / "state.json").exists():
-                told = f"version 2, of an earlier format: expected {VERSION}, in {NAME}"
-                raise ValueError(f"{path / 'state.json'}: {told}. Add the texts that it holds to a new memory")
             raise ValueError(f"{path}: expected a folder that `save` has written; there is no {NAME}")
         if not all(os.access(at, os.W_OK) for at in (path, self.file) if at.exists()):
             told = "cannot be written; a memory keeps its changes in its folder: copy it to where it can be written"
@@ -207,7 +190,7 @@ class MemoryFolder:
         Parameters
         ----------
         plain : dict
-            As `State`, without what `memories` holds.
+            As `State`.
         memories : tuple
             All of them, and their embeddings, `[M, d]` float16.
         tensors : dict of torch.Tensor
@@ -241,8 +224,8 @@ class MemoryFolder:
         with suppress(sqlite3.Error):  # the snapshot is on the disk already; else the next checkpoint moves it
             self._pragma("wal_checkpoint(TRUNCATE)")  # leaves no text of before in the log
 
-    def read(self) -> tuple[State, np.ndarray, dict[str, torch.Tensor], list[Change]]:
-        """Return the snapshot (plain part, embeddings `[M, d]`, tensors) and the changes since.
+    def read(self) -> tuple[State, Memories, dict[str, torch.Tensor], list[Change]]:
+        """Return the snapshot (plain part, memories, tensors) and the changes since.
 
         Raises ValueError if something is damaged or missing; the file and the field or change are named.
         """
@@ -256,17 +239,14 @@ class MemoryFolder:
             if snapshot_checksum(plain, columns[: COLUMNS[version]], vectors, contents) != expected:
                 raise ValueError("the checksum of its snapshot does not fit")
             ids, texts, times, namespaces, metadata = columns
-            fields = {"texts": list(texts), "times": list(times), "namespaces": list(namespaces)}
-            fields |= {"ids": json.loads(f"[{','.join(ids)}]"), "metadata": json.loads(f"[{','.join(metadata)}]")}
-            fields |= json.loads(plain)
+            read = (json.loads(f"[{','.join(column)}]") for column in (ids, metadata))  # one call is faster than many
+            held = list(map(Memory, next(read), texts, namespaces, next(read), times))
+            bank = np.frombuffer(vectors, np.float16).reshape(len(held), -1 if held else 0)
             tensors = {name: safetensors.torch.load(content)[name] for name, content in contents}
-        state = _valid(State, fields, f"{self.file}: state")
-        width = state.dimension or 0
-        if any(len(vector) != 2 * width for vector in each):
-            raise ValueError(f"{self.file}: vector: expected {width} float16; put a copy of it there")
+            fields = json.loads(plain)
         self.changes = len(changes)
-        bank = np.frombuffer(vectors, np.float16).reshape(len(each), width)
-        return state, bank, tensors, [self._change(*change) for change in changes]
+        state = _valid(State, fields, f"{self.file}: state")
+        return state, (held, bank), tensors, [self._change(*change) for change in changes]
 
     def append(self, change: Change) -> None:
         """Put one change on the disk; it is there when this returns, and if this raises an OSError it is not."""

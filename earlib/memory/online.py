@@ -145,11 +145,7 @@ class OnlineLearner(Learner):
         return {name: values.contiguous().clone() for name, values in held.items()}
 
     def restore(self, held, known):
-        """Become the learner of a `state`; nothing may have been learned yet.
-
-        A ValueError names a tensor that is missing, superfluous, or does not fit the configuration.
-        """
-        self._check_state(held, min(known, self.experiences))
+        """Become the learner of a `state`; nothing may have been learned yet."""
         self._append(held["query"], held["index"], held.get("side"))
         if self.held:
             numbers = torch.arange(self.held)[None]
@@ -162,22 +158,6 @@ class OnlineLearner(Learner):
                 _, at, entry = name.split(".")  # its own copy, in this thread's mode
                 self.optimizer.state.setdefault(self.parameters[int(at)], {})[entry] = values.clone()
         self.ranking = self._ranking()
-
-    def _check_state(self, held, count):
-        K, d, real = self.config.depth, self.query.shape[1], self.dtype
-        expected = {name: (real, (count, K)) for name in ("shown", "cited", *self._arrays)}
-        expected |= {"query": (real, (count, d)), "index": (torch.int64, (count, K))}
-        expected |= {f"parameter.{at}": (real, tuple(one.shape)) for at, one in enumerate(self._learned())}
-        if count and self.config.optimizer == "adam":  # which keeps moments from the first update on
-            for at, one in enumerate(self.parameters):
-                expected[f"optimizer.{at}.step"] = torch.float32, ()
-                expected |= {f"optimizer.{at}.{name}": (real, tuple(one.shape)) for name in ("exp_avg", "exp_avg_sq")}
-        for name in expected.keys() | held.keys():
-            found = (held[name].dtype, tuple(held[name].shape)) if name in held else "none"
-            if found != expected.get(name, "none"):
-                raise ValueError(f"learner.{name}: expected {expected.get(name, 'none')}, found {found}")
-        if count and not 0 <= held["index"].min() <= held["index"].max() < len(self.bank):
-            raise ValueError(f"learner.index: expected rows of the bank, 0 to {len(self.bank) - 1}")
 
     def _learned(self):
         return [*self.adapter.parameters, self.side_weight]

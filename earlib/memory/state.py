@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from earlib.memory.folder import Add, Answer, Change, Feedback, Learning, Memori
 from earlib.memory.online import OnlineLearner
 from earlib.memory.presets import Preset
 from earlib.memory.snapshot import Memory, Snapshot, check_present
-from earlib.memory.validation import check_array, check_distinct
+from earlib.memory.validation import check_distinct
 from earlib.memory.weights import WeightLearner
 
 REPLIES = 1000  # of a language model that are kept, the newest
@@ -51,10 +52,7 @@ class MemoryState:
         words, none, self.width = Words(), np.zeros(1, np.int32), width
         words.append([""])
         self.learner = self._new_learner()
-        self._room = torch.nn.functional.one_hot(
-            torch.zeros(1).long(), width or 1
-        ).half()  # the bank, and room for more
-        nothing = [Memory("", "")]
+        self._room, nothing = torch.eye(1, width or 1).half(), [Memory("", "")]  # the bank, and room for more
         adapter, weights = self._ranking()
         self._show(Snapshot(self._room, none, {}, {}, {}, nothing, words, adapter, weights, self.features))
 
@@ -70,11 +68,6 @@ class MemoryState:
             used = next((id for id in change.ids if self.now.place(id) is not None), None)
             if used is not None and not change.replace:
                 raise ValueError(f"ids: {used!r} is in use; expected an id of no memory, or upsert")
-            count = len(change.texts)
-            for name in ("ids", "times", "metadata"):
-                if (name != "metadata" or change.metadata) and len(getattr(change, name)) != count:
-                    raise ValueError(f"{name}: expected {count}, one a text, found {len(getattr(change, name))}")
-            check_array("vectors", change.vectors, np.float16, (count, self.width or change.vectors.shape[-1]))
         elif isinstance(change, (Remove, Answer)):
             check_present(self.now, change.ids)
         elif isinstance(change, Learning):
@@ -84,14 +77,6 @@ class MemoryState:
                 )
             if not self.width:
                 raise ValueError("the memory is empty: expected at least one memory, before which nothing is learned")
-        else:
-            shown = list(dict.fromkeys(id for slate in change.slates for id in slate))
-            present = [id for id in shown if id is not None]
-            check_present(self.now, present)
-            sizes = [[len(one) for one in parts] for parts in (change.slates, change.labels)]
-            if sizes[0] != sizes[1] or len(set(sizes[0])) != 1 or not present or len(shown) > self.config.depth:
-                raise ValueError(f"slates, labels: expected as many of each, of 1 to {self.config.depth} memories")
-            check_array("vector", change.vector, np.float32, (self.width,))
 
     def make(self, change: Change) -> None:
         """Make a change that `check` has accepted."""
@@ -111,9 +96,9 @@ class MemoryState:
             ]
             space, row = space.copy(), row.copy()  # readers go on with the old ones
             space[list(old.values())] = 0
-            self._forget(old)
         columns = ids, texts, len(texts) * [namespace], metadata or [{} for _ in texts], times
         self._append([Memory(*one) for one in zip(*columns, strict=True)], vectors, space, row)
+        self._forget(old)
 
     def _append(self, memories: list[Memory], vectors: np.ndarray, space: np.ndarray, row: dict) -> None:
         now, texts = self.now, [one.text for one in memories]
@@ -133,8 +118,8 @@ class MemoryState:
     def remove(self, ids: list) -> None:
         space = self.now.space.copy()
         space[[self.now.place(id) for id in ids]] = 0
-        self._forget(ids)
         self._settle(self.now._replace(space=space))
+        self._forget(ids)
 
     def answer(self, key: str, ids: list, fields: dict) -> None:
         """Keep a language model's reply about memories until one of them goes."""
@@ -150,21 +135,34 @@ class MemoryState:
         else:
             self._show(now)
 
-    def feedback(
-        self, query: str, vector: np.ndarray, slates: list[list], labels: list[list], source: str | None
-    ) -> None:
-        """Learn: the candidates are the query's in the namespaces of what was shown, and all that was shown."""
+    def considered(self, query: str, vector: np.ndarray, slates: list[list]) -> dict[str, Any]:
+        """Memories that a feedback compares: the query's candidates in the namespaces of those shown, and all shown.
+
+        Returns their ids, None for one that is gone, and their scores by words.
+        """
         now, K = self.now, self.config.depth
-        shown = [[0 if id is None else now.place(id) or 0 for id in slate] for slate in slates]
-        wanted = dict.fromkeys(sum(shown, []))
-        scope = now.alive & np.isin(now.space, now.space[list(wanted)])
-        candidates, side = now.candidates(query, vector, K, self.by_words, scope)
-        rows = candidates.tolist()
+        wanted = [self._row(id) for id in dict.fromkeys(sum(slates, []))]
+        scope = now.alive & np.isin(now.space, now.space[wanted])
+        found, side = now.candidates(query, vector, K, self.by_words, scope)
+        rows = found.tolist()
         missing, others = [row for row in wanted if row not in rows], [row for row in rows if row not in wanted]
         dropped = others[len(others) - max(0, len(rows) + len(missing) - K) :]  # the last ones make room
         rows = [row for row in rows if row not in dropped] + missing
         if missing and self.by_words:
             side = of_largest(torch.from_numpy(now.words.scores(query, scope))[torch.tensor(rows)].double())
+        elif missing:
+            side = torch.zeros(len(rows), dtype=torch.float64)
+        return {"candidates": [now.memories[row].id if row else None for row in rows], "side": side.numpy()}
+
+    def _row(self, id) -> int:
+        return 0 if id is None else self.now.place(id) or 0
+
+    def feedback(self, query, vector, slates, labels, source, candidates, side) -> None:
+        """Learn which of the candidates that were shown were useful."""
+        if side is None:
+            return self.feedback(query, vector, slates, labels, source, **self.considered(query, vector, slates))
+        now, K, side = self.now, self.config.depth, torch.from_numpy(side)
+        rows, shown = list(map(self._row, candidates)), [list(map(self._row, one)) for one in slates]
         place = {row: at for at, row in enumerate(rows)}
         slate = torch.tensor([[place[row] for row in one] for one in shown])
         citations = torch.tensor([[0 if label is None else 2 * label - 1 for label in one] for one in labels])
@@ -176,8 +174,7 @@ class MemoryState:
             first = cosine.flatten().double() + self.config.side_start * side
             x = np.column_stack([first, side, now.features_of(query, torch.tensor(rows))])
             self.learner.learn(x, np.array(rows), told, source_number(source))
-            self._show_ranking()
-            return
+            return self._show_ranking()
         index, padded = torch.zeros(K, dtype=torch.int64), torch.zeros(K, dtype=torch.float64)
         index[: len(rows)], padded[: len(rows)] = torch.tensor(rows), side
         self.learner.learn(torch.from_numpy(vector).to(self.dtype), index, padded, told)
@@ -217,24 +214,19 @@ class MemoryState:
             tensors |= {f"snapshot {at}.{name}": values for name, values in held.items()}
         return plain, memories, tensors, None if number is None else (now, number)
 
-    def restore(self, plain: State, bank: np.ndarray, tensors: dict[str, torch.Tensor]) -> None:
+    def restore(self, plain: State, memories: Memories, tensors: dict[str, torch.Tensor]) -> None:
         """Become the memory of a folder's snapshot; nothing may have been added yet."""
-        parts: dict[str, dict[str, torch.Tensor]] = {
-            part: {} for part in ("learner", *(f"snapshot {at}" for at in range(len(plain.snapshots))))
-        }
+        parts: list[dict[str, torch.Tensor]] = [
+            {} for _ in range(1 + len(plain.snapshots))
+        ]  # what is learned, and snapshots of it
         for name, values in tensors.items():
             part, _, rest = name.partition(".")
-            if part not in parts:
-                raise ValueError(f"{name}: expected no tensor of this name")
-            parts[part][rest] = values
-        learned, *kept = parts.values()
+            parts[0 if part == "learner" else 1 + int(part.removeprefix("snapshot "))][rest] = values
+        learned, *kept = parts
         if plain.dimension is not None:
             self.begin(plain.dimension)
-            self._append(plain.memories(), bank, self.now.space, self.now.row)
+            self._append(*memories, self.now.space, self.now.row)
             self.kept = dict(zip(plain.snapshots, zip(kept, plain.snapshots.values(), strict=True), strict=True))
-            for name in self.kept:  # so that one which does not fit is refused now
-                self.learning("restore", name)
-            self.learning("reset", "")
             self.learner.restore(learned, plain.known)
             self._show_ranking()
         self.next, self.replies = plain.next, {one.key: (one.ids, one.fields) for one in plain.replies}

@@ -11,7 +11,7 @@ import torch
 
 from earlib.data import encoders
 from earlib.memory import validation
-from earlib.memory.encoding import PROBE, MemoryEncoder, as_function
+from earlib.memory.encoding import PROBE, MemoryEncoder, as_function, registered
 from earlib.memory.features import plain_features
 from earlib.memory.folder import Change, MemoryFolder, State
 from earlib.memory.presets import PRESETS, Preset, resolve_preset
@@ -47,7 +47,7 @@ class StoredMemory:
             raise TypeError(f"critic: expected a callable or None, found {type(critic).__name__}")
         if dtype not in DTYPES.values():
             raise ValueError(f"dtype = {dtype!r}: expected torch.float32 or torch.float64")
-        self.encoder: Any = encoders.get(encoders.resolve(encoder)) if isinstance(encoder, str) else encoder
+        self.encoder: Any = registered(encoder) if isinstance(encoder, str) else encoder
         self.critic, self.dtype, self._given = critic, dtype, (encoder, critic, features)  # as for `load`
         self.seed = validation.check_whole_number(seed, "seed", 0)
         self.experiences = validation.check_whole_number(experiences, "experiences", 1)
@@ -193,7 +193,7 @@ class StoredMemory:
         """
         folder = MemoryFolder(validation.check_folder(path))
         try:
-            plain, bank, tensors, changes = folder.read()
+            plain, memories, tensors, changes = folder.read()
             named, preset = plain.encoder_name, Preset(plain.config, plain.words, plain.weights)
             if (encoder is None or isinstance(encoder, str)) == (named is None):
                 wanted = named or "the callable that the memory was made with"
@@ -210,23 +210,23 @@ class StoredMemory:
                 told = f"those that {path} was made with, which make {plain.features} of a fixed text"
                 raise ValueError(f"features: expected {told}, found others; give load(path, features=...)")
             memory._encode.check_identity(plain.encoder, named, tensors.pop("probe", None), folder.file)
-            memory._write(lambda: memory._restore(folder, plain, bank, tensors, changes))
+            memory._write(lambda: memory._restore(folder, plain, memories, tensors, changes))
         except BaseException:
             folder.close()
             raise
         return memory
 
-    def _restore(self, folder, plain: State, bank, tensors, changes):
+    def _restore(self, folder, plain: State, memories, tensors, changes):
         """Become what a folder holds."""
         place, made = str(folder.file), 0
         try:
-            self._state.restore(plain, bank, tensors)
+            self._state.restore(plain, memories, tensors)
             for change in changes:
                 place = f"{folder.file}: change {made + 1}"
                 self._state.check(change)
                 self._state.make(change)
                 made += 1
-        except ValueError as error:
+        except (ValueError, KeyError, RuntimeError) as error:
             raise ValueError(f"{place}: {error}; put a copy of the folder there") from None
         except FloatingPointError:
             if made != len(changes) - 1:

@@ -160,9 +160,3 @@ def check_features(made: Any, count: int, width: int | None = None) -> np.ndarra
     if values.ndim != 2 or values.shape != (count, width or values.shape[1]) or not np.isfinite(values).all():
         raise ValueError(f"{expected}, got {list(values.shape)} {str(values)[:60]!r}")
     return values
-
-
-def check_array(name: str, values: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:
-    if values.dtype != dtype or values.shape != shape:
-        expected = f"{np.dtype(dtype)} {list(shape)}"
-        raise ValueError(f"{name}: expected {expected}, found {values.dtype} {list(values.shape)}")
