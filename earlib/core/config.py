@@ -159,6 +159,6 @@ VARIANTS = {
 }
 
 
-# What learns better from the same citations: the notebooks ext01_objective and ext03_candidates show by how much.
+# The loss of the extensions; the notebook ext01_objective compares it with the paper's at equal conditions.
 ASSIMILATION = {"objective": "softmax", "softmax_temperature": 0.05}
 HYBRID = {"depth": 50, "learned_side": True}  # with first_stage "hybrid" and the reranker "bm25" in the setting
