@@ -24,7 +24,11 @@ exec(json.loads(example), {})
 del os.fork, os.sched_getaffinity, signal.SIGKILL, signal.SIGALRM, signal.SIGHUP  # which torch has needed until here
 import earlib
 for module in pkgutil.walk_packages(earlib.__path__, "earlib."):
-    importlib.import_module(module.name)
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:  # of LangChain, LlamaIndex and the server
+        if "pip install 'earlib[" not in str(error):
+            raise
 held = earlib.memory.EARMemory.load("memory")
 try:
     earlib.memory.EARMemory.load("memory")
@@ -46,7 +50,7 @@ def test_without_what_windows_lacks_everything_is_imported_and_a_memory_lives(tm
         assert "1 of 500 experiences, folder" in shown and "[0, 1] Ada plays the cello True" in shown
         assert re.search(r"refused: .*memory: open in another memory; close\(\) that one first", refused), refused
         process, modules = map(int, counted.split())
-        assert modules >= len(list((ROOT / "earlib").rglob("*.py"))) - 1  # all but the package itself
+        assert modules >= len(list((ROOT / "earlib").rglob("*.py"))) - 4  # all but the package itself and the above
         told = rf"memory.lock: a lock of another system.*memory.lock names process {process} of .*remove that file"
         with pytest.raises(BlockingIOError, match=told):
             EARMemory.load(tmp_path / "memory")
