@@ -46,3 +46,11 @@ def real_file(name):
         if (folder / name).exists():
             return folder / name
     pytest.skip(f"{name} is in none of {[str(folder) for folder in paths.data_folders()]}")
+
+
+def refused(read, path, *words):
+    """Check that reading a file is refused in one line that names it, what was expected, and these words."""
+    with pytest.raises(ValueError) as caught:
+        read(path)
+    told = str(caught.value)
+    assert "\n" not in told and not [word for word in (str(path), "expected", *words) if word not in told], told

@@ -128,14 +128,6 @@ def test_near_ties_in_large_banks(monkeypatch, products, steps):
     assert (found[1] == expected[1]).all() and (found[0] == expected[0]).all()
 
 
-def test_what_exceeds_an_earlier_block_is_kept():
-    query, bank = near_ties(torch.Generator().manual_seed(0), 8_000, 1, 1024)
-    exact = (query.double() @ bank.double().T).float()
-    for reached in exact[:50]:
-        kept = search._close(query[None], bank, len(bank), reached.expand(1, len(bank)))
-        assert set((exact > reached).nonzero()[:, 0].tolist()) <= set(kept.tolist())
-
-
 @pytest.mark.parametrize("count", [1, 40])
 def test_large_banks_are_ranked_as_in_float64(count):
     rng = torch.Generator().manual_seed(count)

@@ -354,15 +354,6 @@ def test_a_notebook_that_is_not_its_source_run(root, edit, told):
     assert remarks(IDS[0]) == remarks(IDS[2]) == ""
 
 
-cells = st.lists(st.sampled_from(["a", "b", "c"]).map(v4.new_code_cell), max_size=5)
-
-
-@given(cells, cells)
-def test_a_difference_in_any_cell_is_found(executed, source):
-    same = [cell.source for cell in executed] == [cell.source for cell in source]
-    assert (pages._differing(executed, source) == "") == same
-
-
 def test_a_missing_source_or_record_is_told(root):
     (root / "notebooks" / "tab03_ablation.ipynb").unlink()
     (folder() / "tab03_ablation.json").unlink()
