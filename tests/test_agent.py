@@ -34,8 +34,6 @@ def test_a_life_learns_from_made_dialogues():
     assert row["measured"] == pytest.approx(100 * np.nanmean(values)) and row["difference"] > 0
     (_, row) = agent.second_half(setting, lives, "memory_still")
     assert row["measured"] == pytest.approx(100 * np.nanmean(learned.values[0, 0, half:])) and row["p"] < 0.01
-    told = agent.moments(setting, still, learned, count=2)
-    assert f"found: {(learned.values[0, 0] > still.values[0, 0]).sum()} of" in told and "lost:" in told
 
 
 def test_a_fixed_weight_is_the_best_of_a_life_s_own_first_half(fixed):
@@ -115,14 +113,6 @@ def test_a_memory_s_own_rate_of_citations_is_added_to_its_score():
     for one in benchmark.asked[:10]:  # the question itself is its most similar one
         similar.feedback(one.text, [found[0].id, found[1].id], [False, one.text == query])
     assert similar.rates(query) == {found[1].id: pytest.approx(0.2, abs=1e-6)}
-
-
-def test_moments_tell_ids_and_no_text(fixed):
-    other = fixed._replace(values=1 - np.nan_to_num(fixed.values))
-    told = agent.moments(TOY, fixed, other)
-    benchmark = settings.benchmark("toy")
-    assert "found" in told and "lost" in told and "*" in told
-    assert not any(one.text in told for one in (*benchmark.asked, *benchmark.memories))
 
 
 def test_no_committed_result_holds_text_of_locomo():

@@ -325,24 +325,6 @@ def streamed(setting, lives, still):
     return made
 
 
-def moments(setting, before, after, count=3):
-    """Describe the last `count` questions of the first life that the second way found, and as many that it lost.
-
-    Ids stand for texts, which the licence of the benchmark does not allow to copy. Gold memories are marked *.
-    """
-    benchmark, lines = settings.benchmark(setting.dataset), []
-    gold, first, second = _gold(benchmark), before.values[0, 0], after.values[0, 0]
-    for name, changed in (("found", second > first), ("lost", second < first)):
-        lines.append(f"-- {name}: {changed.sum()} of {len(first)}, the last of them")
-        for at in np.flatnonzero(changed)[-count:]:
-            number = before.queries[0, at]
-            lines.append(f"{at + 1}. {benchmark.asked[number].id}")
-            for which, life in (("before", before), ("after", after)):
-                shown = ", ".join(f"{id}{'*' if id in gold[number] else ''}" for id in life.returned[0][at])
-                lines.append(f"     {which:6} {shown}")
-    return "\n".join(lines)
-
-
 def _lookup(benchmark, encoder):
     """An encoder for an EARMemory that looks up the cached embeddings of a benchmark's texts."""
     texts = {"memory": [one.text for one in benchmark.memories], "query": [one.text for one in benchmark.queries]}

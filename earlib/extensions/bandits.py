@@ -1,4 +1,4 @@
-"""Other ways to spend critic calls on a ranking: a posterior that models the critic, Thompson sampling, controls.
+"""Other ways to spend critic calls on a ranking: a posterior that models the critic, and controls.
 
 All start from the scores of candidates and return a slate after every number of calls; `spend_calls` compares them on a
 benchmark. Priors and stopping rules are fitted to the critic's citations of training questions, without gold labels.
@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import betaincinv
 
 from earlib.core import randomness
 from earlib.core.adapter import Adapter, gram
@@ -22,7 +21,7 @@ UNEXPECTED = 1e-3  # chance of a citation in a slate without gold of a hypothesi
 TEMPERATURES = tuple(0.02 * 2 ** (step / 2) for step in range(9))  # of a prior, for `fit_prior`: 0.02 to 0.32
 BOUNDS = (*(0.16 * 2 ** (-step / 8) for step in range(49)), 0.0)  # of a gain, for stopping early: 0.16 to 0.0025, none
 CONTROL, BELOW = "equal_calls", "equal_calls_below"
-BANDITS = (CONTROL, BELOW, "ucb", "thompson", "posterior")
+BANDITS = (CONTROL, BELOW, "ucb", "posterior")
 
 
 class Spent(NamedTuple):
@@ -153,33 +152,6 @@ def by_confidence(config, scores, gram, ask, calls):
     found = explore(config, scores, gram, ask, calls)
     last = select_slate(config, scores, gram, found.shown, found.cited)
     return Spent(torch.cat([found.slates.movedim(-2, 0), last[None]]) if calls else last[None])
-
-
-def by_thompson(config, scores, gram, ask, calls, uniforms):
-    """The Explorer with a draw from each candidate's own posterior in place of its upper-confidence value (Eq. 5).
-
-    A candidate cited a times and rejected b times has usefulness 2 x - 1 with x from Beta(1 + a, 1 + b). The slate
-    returned uses the mean. `uniforms` has a number in (0, 1) for each call and candidate, `[..., C, K]`.
-    """
-    plain = config.model_copy(update={"relevance": 1.0, "exploration": 0.0})
-    shown, cited, nothing = (torch.zeros_like(scores) for _ in range(3))
-
-    def slate_by(x):
-        value = config.relevance * scores + config.exploration * (2 * x - 1)
-        return select_slate(plain, value, gram, nothing, nothing)
-
-    slates = []
-    for call in range(calls + 1):
-        up, down = 1 + (shown + cited) / 2, 1 + (shown - cited) / 2
-        slates.append(slate_by(up / (up + down)))
-        if call < calls:
-            beta = (part.double().numpy() for part in (up, down, uniforms[..., call, :]))
-            slate = slate_by(torch.from_numpy(betaincinv(*beta)).to(scores.dtype))
-            citations, readable = ask(call, slate)
-            weight = readable.to(scores.dtype)
-            shown = shown.scatter_add(-1, slate, weight)
-            cited = cited.scatter_add(-1, slate, weight * citations)
-    return Spent(torch.stack(slates))
 
 
 def in_turn(config, scores, ask, calls, first=0):
@@ -331,7 +303,6 @@ def _fitted(config, asking, weights, part, most):
 def _spend(config, asking, ranked, queries, calls, prior):
     """Every way to spend calls on the same questions and the same critic; `ranked` is the result of `scored`."""
     scores, similarity = ranked
-    uniforms = torch.from_numpy(randomness.generator(asking[2], "thompson").random((len(queries), calls, config.depth)))
 
     def ask():
         return _critic(*asking, queries, "test", calls)
@@ -340,7 +311,6 @@ def _spend(config, asking, ranked, queries, calls, prior):
         CONTROL: in_turn(config, scores, ask(), calls),
         BELOW: in_turn(config, scores, ask(), calls, first=config.slate_size),
         "ucb": by_confidence(config, scores, similarity, ask(), calls),
-        "thompson": by_thompson(config, scores, similarity, ask(), calls, uniforms),
         "posterior": by_posterior(config, prior, scores, ask(), calls),
     }
 
