@@ -28,8 +28,8 @@ class Spent(NamedTuple):
     """Slates of N questions after 0, 1, ..., C critic calls."""
 
     slates: torch.Tensor  # [C + 1, N, s] candidate indices
-    worth: torch.Tensor | None = None  # [C + 1, N] posterior probability that the slate holds all gold candidates
-    gain: torch.Tensor | None = None  # [C + 1, N] its expected increase by one more call
+    # [C + 1, N] expected increase, by one more call, of the posterior probability that the slate holds all gold
+    gain: torch.Tensor | None = None
 
 
 class Prior(NamedTuple):
@@ -105,17 +105,16 @@ def by_posterior(config, prior, scores, ask, calls):
     """
     sets, s = hypotheses(scores.shape[-1]), config.slate_size
     quality = config.recall / 100, config.precision / 100
-    total, slates, worths, gains = log_prior(prior, scores.double(), sets), [], [], []
+    total, slates, gains = log_prior(prior, scores.double(), sets), [], []
     for call in range(calls + 1):
         likely = total.softmax(-1)
         slates.append(best(likely @ sets.double(), s))
         slate, expected = outlook(likely, sets, s, *quality)
-        worths.append(worth(likely, sets, s))
-        gains.append(expected - worths[-1])
+        gains.append(expected - worth(likely, sets, s))
         if call < calls:
             citations, readable = ask(call, slate)
             total = total + citation_likelihood(slate, citations * readable, sets, *quality)
-    return Spent(torch.stack(slates), torch.stack(worths), torch.stack(gains))
+    return Spent(torch.stack(slates), torch.stack(gains))
 
 
 def worth(weights, sets, size):
@@ -179,13 +178,6 @@ def stopped(gain, bound):
     enough = gain < bound
     enough[-1] = True
     return enough.to(torch.int8).argmax(0)
-
-
-def patience(practice, loss):
-    """The largest of `BOUNDS` at which the mean posterior worth of training questions falls by at most `loss`."""
-    kept = practice.worth[-1].mean() - loss
-    worths = {bound: practice.worth.gather(0, stopped(practice.gain, bound)[None]).mean() for bound in BOUNDS}
-    return next((bound for bound, reached in worths.items() if reached >= kept), BOUNDS[-1])
 
 
 def thrift(practice, share):
