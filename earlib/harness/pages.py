@@ -295,7 +295,8 @@ def _adapt(table, page):
         told.name = "span"
         table.insert(0, caption)
     box = page.new_tag("div", attrs={"class": "scroll", "role": "region", "aria-label": "table", "tabindex": "0"})
-    if len(heads) > 2:
+    levels = max((len(row("th")) for row in table("tr") if row.td), default=0)
+    if levels + len(heads) > 3:
         box["class"] = "scroll cards"  # on a small screen, a card a row
     table.wrap(box)
 
