@@ -185,7 +185,7 @@ def _setting(rows):
         (row[key], row[f"reported_{key}"])
         for key in SETTING
         for row in rows
-        if row.get(f"reported_{key}") not in (None, row.get(key))
+        if row.get(key) and row.get(f"reported_{key}") not in (None, row[key])
     )
     said = [f"{paper.label(here)} for {paper.label(there)}" for here, there in pairs]
     return ", ".join(said).replace(" for ", " stands in for ", 1)
