@@ -477,7 +477,7 @@ def about_cellos(memory):
 
 
 @pytest.mark.parametrize("name", ["best", "paper"])
-@pytest.mark.parametrize("where", [None, {"kind": "a"}, {"kind": "a", "n": 1}, about_cellos], ids=["none", "kind", "two", "callable"])
+@pytest.mark.parametrize("where", [None, {"kind": "a"}, {"kind": "a", "n": 1}, about_cellos], ids=range(4))
 @pytest.mark.parametrize("spaces", [1, 2, 12])
 def test_what_lies_outside_a_search_is_as_if_it_had_never_been_there(name, where, spaces):
     """Cosine and BM25 see the namespace and what meets the condition alone, whether it is much or little of all."""

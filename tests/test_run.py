@@ -42,7 +42,8 @@ def test_metadata_keeps_the_parameters_and_nothing_of_the_occasion(root):
     nbformat.validate(notebook)
     assert notebook.metadata["papermill"] == {"parameters": {"profile": "smoke", "name": "plain--seeds-4", "seeds": 4}}
     assert "version" not in notebook.metadata.language_info
-    assert all(set(cell.metadata) <= {"tags"} for cell in notebook.cells)
+    assert all(set(cell.metadata) <= {"tags", "jupyter"} for cell in notebook.cells)
+    assert [cell.id for cell in notebook.cells if cell.metadata.get("jupyter")] == ["injected-parameters"]
     assert outputs(root / "results" / "smoke" / "plain--seeds-4.ipynb") == "1\n3\n"
     assert "duration" not in text and "_time" not in text and str(root) not in text
 
