@@ -79,8 +79,9 @@ def test_a_client_of_the_protocol_uses_a_memory_over_stdio(tmp_path):
 
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     kept = {name: value for name, value in os.environ.items() if name.startswith(("EARLIB_", "OMP_"))}
-    command = ["-m", "earlib.memory.serve", str(tmp_path / "m")]
-    started = StdioServerParameters(command=sys.executable, args=command, env=kept | {"PYTHONPATH": path})
+    command = ["-m", "earlib.memory.serve", "~/m"]
+    kept |= {"PYTHONPATH": path, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    started = StdioServerParameters(command=sys.executable, args=command, env=kept)
 
     async def life(*calls):
         async with Client(stdio_client(started)) as client:

@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import contextlib
 import copy
+import enum
 import errno
 import hashlib
 import json
@@ -529,12 +530,13 @@ def test_upsert_is_one_change_under_a_key(tmp_path):
     first[0].metadata["n"].append("of the caller's copy")
     held.list()[0].metadata["new"] = 1
     held.feedback("a garden", ["a", "b"], [True, False])
-    held.upsert(["a nut"], ["b"], "another")
+    held.remove(["b"])
+    held.add(["a nut"], ["b"], "another")
     every, ranked = held.list(), held.retrieve("a garden", 3, "user")
     assert (
         [one.id for one in ranked] == ["a", "c"]
         and every[-1].namespace == "another"
-        and every[-1].created_at == before[1].created_at
+        and every[-1].created_at > before[1].created_at
     )
     held.close()
     with EARMemory.load(tmp_path, encoder) as again:
@@ -545,6 +547,16 @@ def test_upsert_is_one_change_under_a_key(tmp_path):
         assert again.list() == every and again.retrieve("a garden", 3, "user") == ranked
     lines = (tmp_path.parent / "memories.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == [one._asdict() for one in every if one.namespace == "user"]
+
+
+def test_conditions_are_of_json_and_given_copies(tmp_path):
+    held = EARMemory(encoder)
+    held.add(["a cello"], metadata=[{"tags": (1, [2])}])
+    assert held.list(where={"tags": (1, (2,))}) == held.list(where=lambda one: one.metadata["tags"].pop()) != []
+    held.export(tmp_path / "kept")
+    with pytest.raises(TypeError, match="namespace"):
+        held.export(tmp_path / "kept", namespace=1)
+    assert json.loads((tmp_path / "kept").read_text(encoding="utf-8"))["metadata"] == {"tags": [1, [2]]}
 
 
 def test_a_folder_without_namespaces_opens_as_one_namespace(tmp_path):
@@ -643,6 +655,7 @@ class Random(RuleBasedStateMachine):
 
     @rule(keys=keys, one=words, space=spaces, about=metadata)
     def upsert(self, keys, one, space, about):
+        keys = [key for key in keys if key not in self.model or self.model[key][1] == space]
         self.held.upsert([one] * len(keys), keys, space, [about] * len(keys))
         for key in keys:
             self.model.pop(key, None)
@@ -978,6 +991,13 @@ def test_as_many_experiences_as_are_kept_are_learned_from_as_ever():
 # -- what callers may give ---------------------------------------------------------------------------------------------
 
 
+def nested(levels):
+    held = {}
+    for _ in range(levels):
+        held = {"n": held}
+    return held
+
+
 REFUSED = {
     TypeError: [
         (lambda held: held.add("one string"), "texts: expected a sequence, found str 'one string'"),
@@ -1001,6 +1021,7 @@ REFUSED = {
         (lambda held: held.add(["a"], metadata=[{1: 1}]), r"metadata\[0\]: expected a dict whose keys are strings"),
         (lambda held: held.add(["a"], metadata=[{"n": {1}}]), r"metadata\[0\]: expected what JSON can hold"),
         (lambda held: held.retrieve("x", 1, 7), "namespace: expected a string, found int 7"),
+        (lambda held: held.list(where={1: 1}), "where: expected a dict whose keys are strings"),
         (lambda held: held.list(where="n"), "where: expected a dict or a callable, found str"),
         (lambda held: held.retrieve(3), "query: expected a string, found int '3'"),
         (lambda held: held.retrieve(["x"]), "query: expected a string, found list"),
@@ -1037,6 +1058,10 @@ REFUSED = {
         (lambda held: held.feedback("x", [1], [True], cited=[1]), "cited: expected some of the ids, and no labels"),
         (lambda held: held.feedback("x", cited=[]), "ids: expected at least one"),
         (lambda held: held.upsert(["a", "b"], ["c", "c"]), "ids: 'c' comes twice"),
+        (lambda held: held.upsert(["a"], [0], "b"), "ids: 0 is in use in another namespace"),
+        (lambda held: held.add(["a"], metadata=[nested(101)]), r"metadata\[0\]: .*100 levels at most"),
+        (lambda held: held.add(["a"], metadata=[nested(5000)]), r"metadata\[0\]: .*100 levels at most"),
+        (lambda held: held.list(where={"n": float("nan")}), "where: expected what JSON can hold"),
         (lambda held: held.add(["a"], metadata=[{}, {}]), "metadata: expected 1, one a text, got 2"),
         (lambda held: held.add(["a"], metadata=[{"n": float("nan")}]), r"metadata\[0\]: expected what JSON can hold"),
         (lambda held: held.add(["a"], metadata=[{"n": "\ud800"}]), r"metadata\[0\]: expected text without lone"),
@@ -1147,6 +1172,43 @@ def test_numpys_ids_are_pythons(tmp_path):
     held.close()
     assert EARMemory.load(tmp_path, encoder).ids() == [0, 1, 2, 7, "c"]
     assert EARMemory(encoder, seed=np.int64(3)).seed == 3
+
+
+def test_a_memory_replaced_while_the_critic_answers_learns_nothing_of_it():
+    def critic(query, texts):
+        held.upsert(["another"], [0])
+        held.remove([1])
+        held.add(["another"], [1])
+        return [True for _ in texts]
+
+    held = made(40, critic=critic)
+    then = held._state.now
+    assert held.feedback("garden", [0, 1, 2]) == 1 and [then.get(id).text for id in (0, 1)] == [text(0), text(1)]
+    assert {row for row, said in labelled(held).items() if said} == {2}
+
+
+def test_ids_as_other_packages_carry_them():
+    named = enum.Enum("Named", {"A": "a"}, type=str)
+    held = EARMemory(encoder)
+    held.add(["one", "two", "three"], [-3, 7, named.A])
+    for unknown in ("007", "+7", "7 "):
+        with pytest.raises(ValueError, match="expected the id of a memory"):
+            held.remove([unknown])
+    assert held.get("a") == "three"
+    held.remove(["-3", "7", named.A])
+    assert len(held) == 0
+
+
+def test_a_change_within_a_change_is_refused():
+    def features(query, texts):
+        return [[bool(asked) and held.stats()["memories"]] for _ in texts]
+
+    asked = []
+    held = EARMemory(encoder, features=features)
+    held.add(["a cello"])
+    asked.append(held)
+    with pytest.raises(RuntimeError, match="may read the memory and nothing else"):
+        held.feedback("a cello", [0], [True])
 
 
 def test_a_memory_removed_while_the_critic_answers_is_dropped_from_what_it_said(tmp_path):
@@ -1270,6 +1332,10 @@ def test_an_empty_memory_is_kept_too(tmp_path):
     held.close()
     with EARMemory.load(tmp_path, encoder) as again:
         assert [one.text for one in again.retrieve("first")] == ["first"]
+        again.remove([0])
+        again.save(tmp_path)
+    with EARMemory.load(tmp_path, encoder) as again:  # emptied, and of a known width
+        assert again.add(["second"]) == [1]
 
 
 def kept(folder):

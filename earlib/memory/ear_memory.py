@@ -13,11 +13,12 @@ and takes effect by one assignment.
 """
 
 import asyncio
-import copy
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from earlib.memory.validation import (
     check_query,
     check_where,
     check_whole_number,
+    own_copy,
 )
 from earlib.memory.weights import WeightLearner
 
@@ -53,6 +55,7 @@ Memories = list[Memory]
 Ranked = list[Found]
 Metadata = dict[str, Any]
 Where = Metadata | Callable[[Memory], Any]
+_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 class EARMemory(StoredMemory):
@@ -155,7 +158,7 @@ class EARMemory(StoredMemory):
         """Add memories, in the place of those that have their ids, in one change; parameters as for `add`.
 
         A replaced memory keeps its time of creation. It comes last in the order from then on, and feedback on what it
-        was is forgotten as by `remove`.
+        was is forgotten as by `remove`. An id of another namespace is refused.
         """
         return self._add(texts, check_ids(ids), namespace, metadata, replace=True)
 
@@ -173,6 +176,12 @@ class EARMemory(StoredMemory):
         def change():
             self._state.now.copy_stored(list(place), vectors)  # another thread may have added the same texts meanwhile
             ids = list(range(self._state.next, self._state.next + len(texts)) if given is None else given)
+            held = [one for id in ids if replace and (one := self._state.now.get(id))]
+            for one in held:
+                if one.namespace != namespace:
+                    raise ValueError(
+                        f"ids: {one.id!r} is in use in another namespace; expected another id, or remove it"
+                    )
             each, times = vectors[[place[text] for text in texts]], [time.time()] * len(texts)
             self._change(Add(texts=texts, ids=ids, vectors=each, times=times, **about))
             return ids
@@ -243,7 +252,7 @@ class EARMemory(StoredMemory):
             # Scored apart: a product of another size may round differently, and change what comes first.
             scores = torch.cat([scores, now.scores(query, vector, more, side)[0].flatten()]).cummin(0).values
             rows = torch.cat([rows, more])
-        found = (_given(now.memories[row]) for row in rows.tolist())
+        found = (own_copy(now.memories[row]) for row in rows.tolist())
         return [
             Found(one.id, one.text, score, one.namespace, one.metadata, one.created_at)
             for one, score in zip(found, scores.tolist(), strict=True)
@@ -292,7 +301,7 @@ class EARMemory(StoredMemory):
         Returns
         -------
         int
-            Number of memories with a label. One that was removed while the critic answered is not among them.
+            Number of memories with a label. One removed or replaced while the critic answered is not among them.
 
         Raises
         ------
@@ -328,7 +337,7 @@ class EARMemory(StoredMemory):
             told = torch.where(readable, citations, 0).flatten().tolist()
             for at, citation in zip(unknown, told, strict=True):
                 said[at] = citation > 0 if citation else None
-        return self._learn(query, [shown], [said], source)
+        return self._learn(query, [shown], [said], now, source)
 
     async def afeedback(self, *args: Any, **options: Any) -> int:
         """As `feedback`, in a thread of its own."""
@@ -373,7 +382,7 @@ class EARMemory(StoredMemory):
         told = explore(config, scores, similarity, ask, config.rounds, given)
         slates = [[ids[at] for at in slate] for slate in told.slates[0, 0].tolist()]
         labels = torch.where(told.readable, told.citations, 0)[0, 0].tolist()
-        self._learn(query, slates, [[label > 0 if label else None for label in one] for one in labels])
+        self._learn(query, slates, [[label > 0 if label else None for label in one] for one in labels], now)
         shown, cited = told.shown.flatten(), told.cited.flatten()
         return {ids[at]: float(cited[at] / shown[at]) for at in shown.nonzero().flatten().tolist()}
 
@@ -392,13 +401,12 @@ class EARMemory(StoredMemory):
         """
         now = self._state.now
         scope = now.scope(None if namespace is None else check_namespace(namespace), check_where(where))
-        return [_given(now.memories[row]) for row in np.flatnonzero(scope).tolist()]
+        return [own_copy(now.memories[row]) for row in np.flatnonzero(scope).tolist()]
 
     def export(self, path: FolderPath, namespace: str | None = None, where: Where | None = None) -> None:
         """Write memories into a file of JSON lines, each an object with the fields of `Memory`; as for `list`."""
-        with open(path, "w", encoding="utf-8") as file:
-            for one in self.list(namespace, where):
-                file.write(json.dumps(one._asdict(), ensure_ascii=False) + "\n")
+        lines = [json.dumps(one._asdict(), ensure_ascii=False) + "\n" for one in self.list(namespace, where)]
+        Path(path).expanduser().write_text("".join(lines), encoding="utf-8")
 
     def reset_learning(self) -> None:
         """Forget all that was learned from feedback; the memories stay, and so do snapshots."""
@@ -434,9 +442,7 @@ class EARMemory(StoredMemory):
     def _named(self, given, name="ids"):
         """Ids of memories; other packages carry a number as text."""
         ids = check_ids(given, name)
-        return [
-            int(id) if isinstance(id, str) and id.isascii() and id.isdigit() and id not in self else id for id in ids
-        ]
+        return [int(id) if isinstance(id, str) and id not in self and _NUMBER.fullmatch(id) else id for id in ids]
 
     def _vector(self, query):
         self._write.check_process()
@@ -447,7 +453,7 @@ class EARMemory(StoredMemory):
 
         def ask(t, slates):
             shown = [ids[at] for at in slates.flatten().tolist()]
-            keep = partial(self._keep, shown)
+            keep = partial(self._keep, shown, now)
             replies = Replies(self._state, keep, self._folder.path if self._folder else "the memory")
             labels = ask_critic(self.critic, query, [now.memories[now.place(id)].text for id in shown], replies)
             citations = torch.tensor([0 if label is None else 2 * label - 1 for label in labels]).view(slates.shape)
@@ -455,17 +461,26 @@ class EARMemory(StoredMemory):
 
         return ask
 
-    def _keep(self, ids, key, fields):
-        """Keep a model's reply about memories, unless one of them was removed meanwhile."""
-        self._write(lambda: all(id in self for id in ids) and self._change(Answer(key=key, ids=ids, fields=fields)))
+    def _is_as_in(self, then, id):
+        """Whether a memory that was shown has neither been removed nor replaced since."""
+        return self._state.now.get(id) == then.get(id)
 
-    def _learn(self, query, slates, labels, source=None):
+    def _keep(self, ids, then, key, fields):
+        """Keep a model's reply about memories, unless one of them was removed or replaced meanwhile."""
+
+        def change():
+            if all(self._is_as_in(then, id) for id in ids):
+                self._change(Answer(key=key, ids=ids, fields=fields))
+
+        self._write(change)
+
+    def _learn(self, query, slates, labels, then, source=None):
         """Learn from the labels of some slates; the number of memories that have one."""
         vector = self._vector(query)
 
         def change():
-            # A memory may have been removed since it was shown: it becomes None, and so does its label.
-            present = [[id if id in self else None for id in slate] for slate in slates]
+            # A memory may have been removed or replaced since it was shown: it becomes None, and so does its label.
+            present = [[id if self._is_as_in(then, id) else None for id in slate] for slate in slates]
             known = [
                 [label if id is not None else None for id, label in zip(*pair, strict=True)]
                 for pair in zip(present, labels, strict=True)
@@ -478,8 +493,3 @@ class EARMemory(StoredMemory):
             return len({id for id, label in pairs if label is not None})
 
         return self._write(change)
-
-
-def _given(memory: Memory) -> Memory:
-    """A memory for a caller, who may change its metadata."""
-    return memory._replace(metadata=copy.deepcopy(memory.metadata))

@@ -25,7 +25,7 @@ def server(memory: EARMemory) -> "MCPServer":
         def told(**given):
             try:
                 return work(**given)
-            except (ValueError, TypeError) as error:  # the only errors whose messages reach the client
+            except Exception as error:  # of another type no message reaches the client
                 raise ToolError(str(error)) from error
 
         made.add_tool(told)
@@ -58,7 +58,7 @@ def server(memory: EARMemory) -> "MCPServer":
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=lambda name: Path(name).expanduser())  # a client starts it without a shell
     parser.add_argument("--encoder", help="of a new memory: a name, or the folder of a sentence-transformers model")
     options = parser.parse_args()
     if (options.folder / "memory.sqlite").exists():

@@ -88,6 +88,11 @@ class Snapshot(NamedTuple):
         row = self.row.get(id, 0)  # an unfinished addition may have left the row of another memory
         return row if row < len(self.space) and self.space[row] and self.memories[row].id == id else None
 
+    def get(self, id) -> Memory | None:
+        """Return a memory, or None if no memory has this id."""
+        row = self.place(id)
+        return None if row is None else self.memories[row]
+
     def scope(self, namespace: str | None, where: Callable[[Memory], Any] | None = None) -> np.ndarray:
         """Mask of the memories of a namespace, or of all, that meet a condition, `[M]`."""
         mask = self.alive if namespace is None else self.space == self.spaces.get(namespace, -1)

@@ -94,8 +94,10 @@ class MemoryState:
             times = [
                 now.memories[old[id]].created_at if id in old else time for id, time in zip(ids, times, strict=True)
             ]
-            space, row = space.copy(), row.copy()  # readers go on with the old ones
+            space = space.copy()
             space[list(old.values())] = 0
+        if not row.keys().isdisjoint(ids):  # also of removed ones; readers go on with the old rows
+            row = row.copy()
         columns = ids, texts, len(texts) * [namespace], metadata or [{} for _ in texts], times
         self._append([Memory(*one) for one in zip(*columns, strict=True)], vectors, space, row)
         self._forget(old)
@@ -225,7 +227,8 @@ class MemoryState:
         learned, *kept = parts
         if plain.dimension is not None:
             self.begin(plain.dimension)
-            self._append(*memories, self.now.space, self.now.row)
+            if memories[0]:
+                self._append(*memories, self.now.space, self.now.row)
             self.kept = dict(zip(plain.snapshots, zip(kept, plain.snapshots.values(), strict=True), strict=True))
             self.learner.restore(learned, plain.known)
             self._show_ranking()

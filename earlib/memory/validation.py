@@ -1,5 +1,6 @@
 """Validate arguments of callers and stored arrays."""
 
+import copy
 import errno
 import json
 import os
@@ -13,6 +14,7 @@ import torch
 
 from earlib.data import encoders
 
+DEEP = 100  # levels of metadata; copying more may exceed Python's recursion limit
 ID_TYPES = (int, str, np.integer)  # NumPy's integers become Python's, which have the same hash and value
 
 
@@ -53,7 +55,7 @@ def check_id(id: int | str, name: str = "id") -> int | str:
         raise TypeError(f"{name}: expected int or str, found {type(id).__name__} {id!r}")
     if isinstance(id, str):
         check_encodable(id, f"{name}: {id!r}")
-        return str(id)
+        return str.__str__(id)  # of an enumeration's member the value
     return int(id)
 
 
@@ -76,27 +78,44 @@ def check_metadata(metadata: Iterable[Any] | None, count: int) -> list[dict[str,
     given = [] if metadata is None else encoders.sequence(metadata, "metadata")
     if metadata is not None and len(given) != count:
         raise ValueError(f"metadata: expected {count}, one a text, got {len(given)}")
-    for number, one in enumerate(given):
-        name = f"metadata[{number}]"
-        if not (one is None or isinstance(one, dict) and all(isinstance(key, str) for key in one)):
-            raise TypeError(f"{name}: expected a dict whose keys are strings, or None, found {one!r:.60}")
-        try:
-            stored = json.dumps(one or {}, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{name}: expected what JSON can hold: {error}") from None
-        check_encodable(stored, name)
-        given[number] = json.loads(stored)
+    given = [{} if one is None else check_json(one, f"metadata[{number}]") for number, one in enumerate(given)]
     return given if any(given) else []
+
+
+def check_json(given: Any, name: str) -> dict[str, Any]:
+    """Return a dict as JSON gives it back."""
+    if not (isinstance(given, dict) and all(isinstance(key, str) for key in given)):
+        raise TypeError(f"{name}: expected a dict whose keys are strings, found {given!r:.60}")
+    try:
+        stored = json.dumps(given, ensure_ascii=False, allow_nan=False)
+        level: list[Any] = [kept := json.loads(stored)]
+        for _ in range(DEEP):
+            level = [one for held in level for one in (held.values() if isinstance(held, dict) else held)]
+            level = [one for one in level if isinstance(one, (dict, list))]
+        if level:
+            raise RecursionError(f"more than {DEEP} levels")
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: expected what JSON can hold, {DEEP} levels at most: {error}") from None
+    check_encodable(stored, name)
+    return kept
 
 
 def check_where(where: Any) -> Callable[[Any], Any] | None:
     """Return a condition on a memory: a caller's, or equalities of its metadata."""
-    if where is None or callable(where):
-        return where
+    if where is None:
+        return None
+    if callable(where):
+        return lambda memory: where(own_copy(memory))
     if not isinstance(where, dict):
         raise TypeError(f"where: expected a dict or a callable, found {type(where).__name__} {where!r:.60}")
-    wanted, missing = tuple(where.items()), object()
+    wanted, missing = tuple(check_json(where, "where").items()), object()
     return lambda memory: all(memory.metadata.get(key, missing) == value for key, value in wanted)
+
+
+def own_copy(memory: Any) -> Any:
+    """Return a memory for a caller, who may change its metadata."""
+    return memory._replace(metadata=copy.deepcopy(memory.metadata))
 
 
 def check_distinct(ids: Sequence[int | str | None]) -> None:

@@ -17,7 +17,8 @@ class Writer:
 
     def __init__(self):
         self._calls, self._process = queue.SimpleQueue(), os.getpid()
-        _thread.start_new_thread(serve, (self._calls,))  # `threading`'s own start may hang after a signal
+        # `threading`'s own start may hang after a signal.
+        self._thread = _thread.start_new_thread(serve, (self._calls,))
 
     def in_own_process(self) -> bool:
         """Tell whether this process started the thread, and is not a fork of the one that did."""
@@ -38,6 +39,8 @@ class Writer:
     def __call__(self, work: Callable[[], Any]) -> Any:
         """Return what `work()` returns; a RuntimeError in a forked process."""
         self.check_process()
+        if _thread.get_ident() == self._thread:
+            raise RuntimeError("a function that a change calls, as `features`, may read the memory and nothing else")
         outcome, over, interrupted = [], _thread.allocate_lock(), None
         over.acquire()
 
