@@ -1023,7 +1023,7 @@ REFUSED = {
         (lambda held: held.retrieve("x", 1, 7), "namespace: expected a string, found int 7"),
         (lambda held: held.list(where={1: 1}), "where: expected a dict whose keys are strings"),
         (lambda held: held.list(where="n"), "where: expected a dict or a callable, found str"),
-        (lambda held: held.retrieve(3), "query: expected a string, found int '3'"),
+        (lambda held: held.retrieve(3), "query: expected a string, found int 3"),
         (lambda held: held.retrieve(["x"]), "query: expected a string, found list"),
         (lambda held: held.candidates(b"x"), "query: expected a string, found bytes"),
         (lambda held: held.retrieve("x", 2.0), "k = 2.0: expected a whole number, found float"),

@@ -40,9 +40,7 @@ from earlib.memory.validation import (
     check_label,
     check_memory_texts,
     check_metadata,
-    check_name,
-    check_namespace,
-    check_query,
+    check_text,
     check_where,
     check_whole_number,
     own_copy,
@@ -164,7 +162,7 @@ class EARMemory(StoredMemory):
 
     def _add(self, texts, given, namespace, metadata, replace):
         self._write.check_process()
-        texts, namespace = check_memory_texts(texts), check_namespace(namespace)
+        texts, namespace = check_memory_texts(texts), check_text(namespace, "namespace")
         if given is not None and len(given) != len(texts):
             raise ValueError(f"ids: expected {len(texts)}, one a text, got {len(given)}")
         about = {"namespace": namespace, "metadata": check_metadata(metadata, len(texts)), "replace": replace}
@@ -235,8 +233,8 @@ class EARMemory(StoredMemory):
         RuntimeError
             In a process that was forked from the memory's.
         """
-        query, k, now = check_query(query), check_whole_number(k, "k", 1), self._state.now
-        scope = now.scope(check_namespace(namespace), check_where(where))
+        query, k, now = check_text(query, "query"), check_whole_number(k, "k", 1), self._state.now
+        scope = now.scope(check_text(namespace, "namespace"), check_where(where))
         size = int(np.count_nonzero(scope))
         if not size:
             return []
@@ -253,10 +251,7 @@ class EARMemory(StoredMemory):
             scores = torch.cat([scores, now.scores(query, vector, more, side)[0].flatten()]).cummin(0).values
             rows = torch.cat([rows, more])
         found = (own_copy(now.memories[row]) for row in rows.tolist())
-        return [
-            Found(one.id, one.text, score, one.namespace, one.metadata, one.created_at)
-            for one, score in zip(found, scores.tolist(), strict=True)
-        ]
+        return [Found(one.id, one.text, score, *one[2:]) for one, score in zip(found, scores.tolist(), strict=True)]
 
     async def aretrieve(self, *args: Any, **options: Any) -> Ranked:
         """As `retrieve`, in a thread of its own."""
@@ -264,8 +259,8 @@ class EARMemory(StoredMemory):
 
     def candidates(self, query: str, namespace: str = "", where: Where | None = None) -> Ids:
         """List the ids of the K candidates that are ranked for a query, in the order of the first stage."""
-        query, now = check_query(query), self._state.now
-        scope = now.scope(check_namespace(namespace), check_where(where))
+        query, now = check_text(query, "query"), self._state.now
+        scope = now.scope(check_text(namespace, "namespace"), check_where(where))
         if not scope.any():
             return []
         rows, _ = now.candidates(query, self._vector(query), self.config.depth, self.by_words, scope)
@@ -311,7 +306,7 @@ class EARMemory(StoredMemory):
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
-        query, now = check_query(query), self._state.now
+        query, now = check_text(query, "query"), self._state.now
         if cited is not None:
             useful = self._named(cited, "cited")
             ids = useful if ids is None else self._named(ids)
@@ -365,8 +360,8 @@ class EARMemory(StoredMemory):
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
-        query, now, config = check_query(query), self._state.now, self.config
-        scope = now.scope(check_namespace(namespace), check_where(where))
+        query, now, config = check_text(query, "query"), self._state.now, self.config
+        scope = now.scope(check_text(namespace, "namespace"), check_where(where))
         if not scope.any():
             raise ValueError("reflect: nothing is remembered there; expected at least one memory")
         if self.critic is None:
@@ -400,7 +395,7 @@ class EARMemory(StoredMemory):
         list of Memory
         """
         now = self._state.now
-        scope = now.scope(None if namespace is None else check_namespace(namespace), check_where(where))
+        scope = now.scope(None if namespace is None else check_text(namespace, "namespace"), check_where(where))
         return [own_copy(now.memories[row]) for row in np.flatnonzero(scope).tolist()]
 
     def export(self, path: FolderPath, namespace: str | None = None, where: Where | None = None) -> None:
@@ -414,11 +409,11 @@ class EARMemory(StoredMemory):
 
     def keep_learning(self, name: str) -> None:
         """Keep a snapshot of what was learned so far, in the memory and its folder; an earlier one of the name goes."""
-        self._write(lambda: self._change(Learning(action="keep", name=check_name(name))))
+        self._write(lambda: self._change(Learning(action="keep", name=check_text(name, "name"))))
 
     def restore_learning(self, name: str) -> None:
         """Go back to what `keep_learning` kept under a name; a ValueError if there is no such snapshot."""
-        self._write(lambda: self._change(Learning(action="restore", name=check_name(name))))
+        self._write(lambda: self._change(Learning(action="restore", name=check_text(name, "name"))))
 
     def stats(self) -> dict[str, Any]:
         """Tell how much was learned from, and how well.

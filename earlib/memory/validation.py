@@ -25,11 +25,11 @@ def check_memory_texts(texts: Iterable[str]) -> list[str]:
     return checked
 
 
-def check_query(query: str) -> str:
-    if not isinstance(query, str):
-        raise TypeError(f"query: expected a string, found {type(query).__name__} {str(query)[:60]!r}")
-    check_encodable(query, "query")
-    return query
+def check_text(text: str, name: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: expected a string, found {type(text).__name__} {text!r:.60}")
+    check_encodable(text, name)
+    return text
 
 
 def check_encodable(text: str, name: str) -> None:
@@ -42,11 +42,8 @@ def check_encodable(text: str, name: str) -> None:
 
 def check_ids(ids: Iterable[Any], name: str = "ids") -> list[int | str]:
     """Return ids, or the ids of what carries one: a `Found`, a document of LangChain, a node of LlamaIndex."""
-    return [check_id(carried(one), name) for one in encoders.sequence(ids, name)]
-
-
-def carried(one: Any) -> Any:
-    return getattr(one, "id", getattr(one, "node_id", one))
+    carried = (getattr(one, "id", getattr(one, "node_id", one)) for one in encoders.sequence(ids, name))
+    return [check_id(one, name) for one in carried]
 
 
 def check_id(id: int | str, name: str = "id") -> int | str:
@@ -57,20 +54,6 @@ def check_id(id: int | str, name: str = "id") -> int | str:
         check_encodable(id, f"{name}: {id!r}")
         return str.__str__(id)  # of an enumeration's member the value
     return int(id)
-
-
-def check_name(name: str) -> str:
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"name: expected a string, found {type(name).__name__} {name!r}")
-    check_encodable(name, "name")
-    return name
-
-
-def check_namespace(namespace: str) -> str:
-    if not isinstance(namespace, str):
-        raise TypeError(f"namespace: expected a string, found {type(namespace).__name__} {namespace!r}")
-    check_encodable(namespace, "namespace")
-    return namespace
 
 
 def check_metadata(metadata: Iterable[Any] | None, count: int) -> list[dict[str, Any]]:
