@@ -1195,8 +1195,11 @@ def test_ids_as_other_packages_carry_them():
         with pytest.raises(ValueError, match="expected the id of a memory"):
             held.remove([unknown])
     assert held.get("a") == "three"
+    for ids in (["7"], [-1, "-1"], ["-3"]):  # a document of LangChain could be about either
+        with pytest.raises(ValueError, match="is in use as|comes twice"):
+            held.add(["four"] * len(ids), ids)
     held.remove(["-3", "7", named.A])
-    assert len(held) == 0
+    assert held.add(["four"], ["30"]) == ["30"] and held.add(["five"]) == [31]
 
 
 def test_a_change_within_a_change_is_refused():

@@ -14,7 +14,6 @@ and takes effect by one assignment.
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -35,6 +34,8 @@ from earlib.memory.snapshot import Found, Memory, check_present
 from earlib.memory.stored_memory import FolderPath, StoredMemory
 from earlib.memory.validation import (
     ID_TYPES,
+    as_number,
+    check_distinct,
     check_id,
     check_ids,
     check_label,
@@ -53,7 +54,6 @@ Memories = list[Memory]
 Ranked = list[Found]
 Metadata = dict[str, Any]
 Where = Metadata | Callable[[Memory], Any]
-_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 class EARMemory(StoredMemory):
@@ -127,7 +127,8 @@ class EARMemory(StoredMemory):
             Empty ones are memories too. Equal ones are memories of their own; they share an embedding and a score, and
             are retrieved in the order in which they were added.
         ids : sequence of int or str, optional
-            Default: numbers that no memory has had. An id belongs to one memory of all namespaces.
+            Default: numbers that no memory has had. An id belongs to one memory of all namespaces, as a number or as
+            its text.
         namespace : str
             Of a user or a conversation. What is learned from feedback is shared by all of them.
         metadata : sequence of dict, optional
@@ -165,6 +166,7 @@ class EARMemory(StoredMemory):
         texts, namespace = check_memory_texts(texts), check_text(namespace, "namespace")
         if given is not None and len(given) != len(texts):
             raise ValueError(f"ids: expected {len(texts)}, one a text, got {len(given)}")
+        check_distinct([as_number(id) for id in given or ()])
         about = {"namespace": namespace, "metadata": check_metadata(metadata, len(texts)), "replace": replace}
         if not texts:
             return []
@@ -174,12 +176,12 @@ class EARMemory(StoredMemory):
         def change():
             self._state.now.copy_stored(list(place), vectors)  # another thread may have added the same texts meanwhile
             ids = list(range(self._state.next, self._state.next + len(texts)) if given is None else given)
-            held = [one for id in ids if replace and (one := self._state.now.get(id))]
-            for one in held:
-                if one.namespace != namespace:
-                    raise ValueError(
-                        f"ids: {one.id!r} is in use in another namespace; expected another id, or remove it"
-                    )
+            for id in given or ():
+                one, twin = self._state.now.get(id), str(id) if isinstance(id, int) else as_number(id)
+                if replace and one and one.namespace != namespace:
+                    raise ValueError(f"ids: {id!r} is in use in another namespace; expected another id, or remove it")
+                if not one and twin in self:  # other packages carry both as one text
+                    raise ValueError(f"ids: {id!r} is in use as {twin!r}; expected another id, or that")
             each, times = vectors[[place[text] for text in texts]], [time.time()] * len(texts)
             self._change(Add(texts=texts, ids=ids, vectors=each, times=times, **about))
             return ids
@@ -437,7 +439,7 @@ class EARMemory(StoredMemory):
     def _named(self, given, name="ids"):
         """Ids of memories; other packages carry a number as text."""
         ids = check_ids(given, name)
-        return [int(id) if isinstance(id, str) and id not in self and _NUMBER.fullmatch(id) else id for id in ids]
+        return [id if id in self else as_number(id) for id in ids]
 
     def _vector(self, query):
         self._write.check_process()
@@ -457,7 +459,7 @@ class EARMemory(StoredMemory):
         return ask
 
     def _is_as_in(self, then, id):
-        """Whether a memory that was shown has neither been removed nor replaced since."""
+        """Tell whether a memory that was shown has neither been removed nor replaced since."""
         return self._state.now.get(id) == then.get(id)
 
     def _keep(self, ids, then, key, fields):

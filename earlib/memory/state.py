@@ -15,7 +15,7 @@ from earlib.memory.folder import Add, Answer, Change, Feedback, Learning, Memori
 from earlib.memory.online import OnlineLearner
 from earlib.memory.presets import Preset
 from earlib.memory.snapshot import Memory, Snapshot, check_present
-from earlib.memory.validation import check_distinct
+from earlib.memory.validation import as_number, check_distinct
 from earlib.memory.weights import WeightLearner
 
 REPLIES = 1000  # of a language model that are kept, the newest
@@ -112,7 +112,8 @@ class MemoryState:
         row.update((one.id, at) for at, one in enumerate(memories, start))
         stored = now.rows_of_texts(texts)
         now.row_of_text.update((text, at) for at, text in enumerate(texts, start) if not stored[at - start])
-        self.next = max([self.next, *(one.id + 1 for one in memories if isinstance(one.id, int))])
+        ids = (as_number(one.id) for one in memories)
+        self.next = max([self.next, *(id + 1 for id in ids if isinstance(id, int))])
         numbers = [now.spaces.setdefault(one.namespace, len(now.spaces) + 1) for one in memories]
         space = np.concatenate([space, np.array(numbers, np.int32)])
         self._settle(now._replace(bank=self._room[:stop], space=space, row=row))

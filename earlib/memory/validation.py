@@ -4,6 +4,7 @@ import copy
 import errno
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,6 +24,11 @@ def check_memory_texts(texts: Iterable[str]) -> list[str]:
     for number, text in enumerate(checked):
         check_encodable(text, f"texts[{number}]")
     return checked
+
+
+def as_number(id: int | str) -> int | str:
+    """Return the number of an id that another package carries as text."""
+    return int(id) if isinstance(id, str) and re.fullmatch("0|-?[1-9][0-9]{0,18}", id) else id
 
 
 def check_text(text: str, name: str) -> str:
