@@ -482,10 +482,7 @@ def test_claims_about_several_encoders_read_the_other_profile_too():
     names = {piece.name for piece in here("consistently_outperforms", runs).pieces}
     assert {f"LoCoMo, {one}, Recall@5, EAR over Retriever" for one in ("MiniLM", "MPNet", "GTE")} <= names
     found = here("larger_need_more", runs)
-    if "fig07" in runs.more:
-        assert any("MPNet minus MiniLM" in piece.name for piece in found.pieces)
-    else:  # its record is not committed
-        assert found.verdict == OPEN
+    assert any("MPNet minus MiniLM" in piece.name for piece in found.pieces)
     assert len(here("adapter_suffices", runs).pieces) == 1  # of its own profile alone
     one, other = over("retriever", 2, 9), over("retriever", 3, 8)
     runs = made(one)._replace(more={"tab02": [made(other, other | {"encoder": "mpnet"}).records["tab02"]]})
