@@ -231,7 +231,8 @@ def show(record, index=("variant",), columns=("metric",), **where):
 def printed(record, id, index=("variant",), columns=("metric",), **where):
     """The paper's table `id` in its own rows, columns and order, our value and its verdict beneath each number.
 
-    What the paper does not have follows after its own. Parameters and result as in `table`.
+    What the paper does not have follows after its own. A line of an encoder that stands in for the paper's
+    names that one with the paper's number. Parameters and result as in `table`.
     """
     rows, keys = _select(record, where), (*index, *columns)
     values = {key: list(dict.fromkeys(row.get(key) for row in [*paper.reported(id), *rows])) for key in keys}
@@ -253,7 +254,17 @@ def printed(record, id, index=("variant",), columns=("metric",), **where):
     order = {name: at for at, name in enumerate(("paper", "measured", "verdict"))}
     groups = lines.groupby(level=list(range(len(index))), sort=False)
     lines = pd.concat(part.sort_index(level=-1, key=lambda names: names.map(order)) for _, part in groups)
-    return lines[(lines != "").any(axis=1)]
+    lines = lines[(lines != "").any(axis=1)]
+    theirs = {tuple(_label(row, key) for key in index): _of_paper(row, index) for row in rows if row.get("printed")}
+    named = [(*at[:-1], theirs[at[:-1]] if at[-1] == "paper" else at[-1]) for at in lines.index]
+    return lines.set_axis(pd.MultiIndex.from_tuples(named, names=lines.index.names))
+
+
+def _of_paper(row, index):
+    """Name of the line of the paper's number: "paper (Contriever)" in a line of the encoder that stands in for it."""
+    theirs = (row.get(f"reported_{key}") for key in SETTING if key in index)
+    stands = ", ".join(paper.label(name) for name in theirs if name not in (None, *map(row.get, SETTING)))
+    return f"paper ({stands})" if stands else "paper"
 
 
 def show_printed(record, id, index=("variant",), columns=("metric",), **where):

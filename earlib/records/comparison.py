@@ -124,7 +124,7 @@ def changes(new, old):
     now, then = ({key_of(row): row for row in one["rows"]} for one in (new, old))
     off = [key for key in dict.fromkeys((*now, *then)) if not _same_row(now.get(key), then.get(key))]
     if off:
-        return [*told, f"{len(off)} of {len(now)} rows"]
+        return [*told, f"{len(off)} of {len(now.keys() | then.keys())} rows"]
     return told + ["order of rows"] * (list(now) != list(then))
 
 
