@@ -103,10 +103,10 @@ def of_varying(**values):
         (varying_value_lost, ["1 of {all} rows"]),
         (of_varying(reported=1.8, printed="1.80"), ["1 of {all} rows"]),
         (of_varying(reason="made dialogues"), ["1 of {all} rows"]),
-        (of_varying(unit="s"), ["2 of {all} rows"]),
+        (of_varying(unit="s"), ["2 of {more} rows"]),
         (of_varying(n_queries=5), ["1 of {all} rows"]),
         (lambda content: content["rows"].reverse(), ["order of rows"]),
-        (lambda content: content["rows"].pop(), ["1 of {left} rows"]),
+        (lambda content: content["rows"].pop(), ["1 of {all} rows"]),
         (lambda content: content["parameters"].update(learned=50), ["parameters"]),
         (lambda content: content["provenance"].update(encoder="another"), ["provenance"]),
         (lambda content: content["provenance"]["packages"].update(earlib="9.0"), ["provenance"]),
@@ -116,7 +116,7 @@ def of_varying(**values):
 def test_a_changed_record_replaces_all_files(run, alter, told):
     before = there()
     count = len(json.loads(before[f"{NAME}.json"])["rows"])
-    assert run(alter) == [one.format(all=count, left=count - 1) for one in told]
+    assert run(alter) == [one.format(all=count, more=count + 1) for one in told]
     assert there()[f"{NAME}.json"] != before[f"{NAME}.json"] and not there("unchanged")
 
 
