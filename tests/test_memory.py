@@ -543,6 +543,8 @@ def test_upsert_is_one_change_under_a_key(tmp_path):
         assert again.list() == every and again.retrieve("a garden", 3, "user") == ranked
         again.save(tmp_path)
         again.export(tmp_path.parent / "memories.jsonl", "user")
+        with pytest.raises(ValueError, match="name a file outside it"):
+            again.export(tmp_path / "memory.sqlite")
     with EARMemory.load(tmp_path, encoder) as again:
         assert again.list() == every and again.retrieve("a garden", 3, "user") == ranked
     lines = (tmp_path.parent / "memories.jsonl").read_text(encoding="utf-8").splitlines()

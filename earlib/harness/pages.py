@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
     @property
     def alt(self):
-        """What its figures show, in words."""
+        """Alternative text of its figures."""
         return f"Figure of {self.heading}: {self.finding or 'its values stand in the tables'}"
 
 

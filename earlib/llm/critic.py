@@ -25,7 +25,7 @@ class LLMCritic:
     tokens : int
         Maximum length of a reply.
     sample : int
-        Number of the first try: under another one a slate is asked about anew.
+        Number of the first try: under another one a slate is asked about again.
 
     Attributes
     ----------

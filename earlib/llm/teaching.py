@@ -23,7 +23,7 @@ def llm_critic(setting, config, name, **how):
 def seconds_a_call(setting, config, name, questions):
     """Seconds in which a language model cites the retriever's slate, for each question `[n]`, one after the other.
 
-    All are asked anew, since a stored reply takes no time. NoModel, as of `earlib.llm.models.connect`.
+    None is taken from the store, since a stored reply takes no time. NoModel, as of `earlib.llm.models.connect`.
     """
     critic = llm_critic(setting, config, name, sample=time.time_ns() // 10**6)
     slate, taken = torch.arange(config.slate_size)[None], []

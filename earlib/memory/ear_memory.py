@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from earlib import paths
 from earlib.core.adapter import gram
 from earlib.core.explorer import explore
 from earlib.core.ordering import best
@@ -402,8 +403,11 @@ class EARMemory(StoredMemory):
 
     def export(self, path: FolderPath, namespace: str | None = None, where: Where | None = None) -> None:
         """Write memories into a file of JSON lines, each an object with the fields of `Memory`; as for `list`."""
+        file = Path(path).expanduser()
+        if self._folder and file.resolve().parent == self._folder.path.resolve():
+            raise ValueError(f"{file}: the folder holds the memory itself; name a file outside it")
         lines = [json.dumps(one._asdict(), ensure_ascii=False) + "\n" for one in self.list(namespace, where)]
-        Path(path).expanduser().write_text("".join(lines), encoding="utf-8")
+        paths.write_atomically(file, "".join(lines))
 
     def reset_learning(self) -> None:
         """Forget all that was learned from feedback; the memories stay, and so do snapshots."""
