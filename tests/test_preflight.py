@@ -1,4 +1,4 @@
-"""What is looked for before the first notebook: all that is missing is told at once, and costs no more than it must."""
+"""The checks before the first notebook: all that is missing is told at once, and costs no more than it must."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What a user sees in a terminal: a line a notebook, the time left, and at Ctrl-C nothing but that it stopped."""
+"""A user's view of a terminal: a line a notebook, the time left, and at Ctrl-C nothing but that it stopped."""
 
 import json
 import os

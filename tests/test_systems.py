@@ -17,7 +17,7 @@ from earlib.memory import EARMemory
 ROOT = Path(__file__).parent.parent
 LIFE = """
 import importlib, json, os, pkgutil, signal, sys
-import distributed  # which needs another system's module in its place
+import distributed  # which needs another system's module
 sys.modules["fcntl"] = None
 example = sys.stdin.readline()
 exec(json.loads(example), {})

@@ -120,7 +120,7 @@ def test_one_source_counts_in_its_newest_feedbacks_alone():
 
 
 def test_wrong_labels_at_random_leave_the_order_of_memories():
-    """What they lower is the scale, which orders nothing: the weights are those of right labels, in proportion."""
+    """They lower the scale, which orders nothing: the weights are those of right labels, in proportion."""
     rng = np.random.default_rng(0)
     truth, gap = np.array([10.0, 2.0, 5.0]), rng.normal(size=(20000, 3)) / 5
     better = rng.random(20000) < 1 / (1 + np.exp(-gap @ truth))
