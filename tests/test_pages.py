@@ -154,7 +154,7 @@ def test_the_index_has_a_line_a_result_and_pictures_that_say_it(root):
     said = {id: finding(records.load(id, "smoke")) for id in IDS}
     assert all(page.says(one) for one in said.values())
     pictures = {one["src"]: one["alt"] for tag, one in page.tags if tag == "img"}
-    assert list(pictures) == ["tab03_ablation.png", "fig03_sample_efficiency.png"]
+    assert list(pictures) == ["tab01_dataset_stats.png", "tab03_ablation.png", "fig03_sample_efficiency.png"]
     assert all(said[src[:-4]] in alt for src, alt in pictures.items())
     assert page.says("On the paper's own numbers 32 ✓ supported 7 ✗ not supported 22 ? not decidable")
     assert 'id="findings"' not in text  # they are of other profiles
