@@ -49,9 +49,9 @@ def tuned(setting, name, choices, count, **changes):
     """
     found, reached = settings.candidates_of(setting, Config(**changes).depth), {}
     trained = [settings.split(found.scopes, setting, seed)[0] for seed in range(setting.seeds)]
+    said = [citations(found.gold[one], seed) for seed, one in enumerate(trained)]
     for number, choice in enumerate(choices):
         slates = held_out(setting, Config(**{**VARIANTS[name].changes, **changes, **choice}), count)
-        said = [citations(found.gold[one], seed) for seed, one in enumerate(trained)]
         pairs = zip(said, trained, slates, strict=True)
         reached[number] = np.array([100 * np.nanmean(recall_of_cited(one, of[part])) for one, part, of in pairs])
     return [choices[max(reached, key=lambda at: reached[at][seed])] for seed in range(setting.seeds)], reached

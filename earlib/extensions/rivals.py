@@ -92,12 +92,13 @@ def run(setting, depth, learned_from, terms, count):
 def _slates(found, choices, terms, training, asked, cited, shown):
     """Slates of the asked questions by each choice of weights, `[C, n, s]`, learned from the training questions."""
     cosine = torch.einsum("nd,nkd->nk", found.query[asked].double(), found.bank[found.index[asked]].double())
-    kinds, slates = [(term, kind) for term in terms for kind in TERMS[term]], []
-    values = {of: _term(found, *of, training, asked, cited, shown) for of in kinds}
-    for choice in choices:
-        added = sum(w * values[term, kind] for term, (w, kind) in zip(terms, choice, strict=True))
-        slates.append(best(cosine + added, Config().slate_size).numpy())
-    return np.stack(slates)
+    kinds = [(term, kind) for term in terms for kind in TERMS[term]]
+    values = torch.stack([_term(found, *of, training, asked, cited, shown) for of in kinds])
+    weights = torch.zeros(len(choices), len(kinds), dtype=torch.double)
+    for at, choice in enumerate(choices):
+        for term, (weight, kind) in zip(terms, choice, strict=True):
+            weights[at, kinds.index((term, kind))] = weight
+    return best(cosine + torch.einsum("ct,tnk->cnk", weights, values), Config().slate_size).numpy()
 
 
 def _term(found, term, kind, training, asked, cited, shown):
@@ -110,8 +111,9 @@ def _term(found, term, kind, training, asked, cited, shown):
         of_memory = next(counts) / (1 + next(counts))
         return torch.from_numpy(of_memory[index[asked]])
     unit = torch.nn.functional.normalize(found.query.double(), dim=-1)
-    nearest = best(unit[asked] @ unit[training].T, kind)
-    near = (unit[asked] @ unit[training].T).gather(1, nearest).clamp(min=0).numpy() / kind
+    cosine = unit[asked] @ unit[training].T
+    nearest = best(cosine, kind)
+    near = cosine.gather(1, nearest).clamp(min=0).numpy() / kind
     rows = np.arange(len(asked)).repeat(kind), nearest.numpy().ravel()
     similar = csr_array((near.ravel(), rows), shape=(len(asked), len(training)))
     at, place = np.nonzero(cited[training])

@@ -262,9 +262,8 @@ def printed(record, id, index=("variant",), columns=("metric",), **where):
 
 def _of_paper(row, index):
     """Name of the line of the paper's number: "paper (Contriever)" in a line of the encoder that stands in for it."""
-    theirs = (row.get(f"reported_{key}") for key in SETTING if key in index)
-    stands = ", ".join(paper.label(name) for name in theirs if name not in (None, *map(row.get, SETTING)))
-    return f"paper ({stands})" if stands else "paper"
+    theirs = row.get("reported_encoder")
+    return f"paper ({paper.label(theirs)})" if "encoder" in index and theirs not in (None, row["encoder"]) else "paper"
 
 
 def show_printed(record, id, index=("variant",), columns=("metric",), **where):
