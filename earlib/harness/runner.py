@@ -24,7 +24,7 @@ from earlib import paths, records
 from earlib.data import own
 from earlib.harness import costs, notebooks, preflight
 from earlib.harness.notebooks import READERS, Unusable
-from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, make_plans
+from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, all_parameters, make_plans
 from earlib.harness.progress import Progress, rounded
 from earlib.llm import local
 from earlib.llm.budget import Ledger, LimitReached
@@ -221,11 +221,14 @@ def _usable_plans(options):
     plans = make_plans(names, profile, given)
     limits = None if options.estimate else {"max_calls": options.max_calls, "max_cost": options.max_cost}
     able, lines = preflight.look(plans, limits, elsewhere=options.scheduler is not None)
-    if any(plan.source.stem not in READERS for plan in able) or len(able) == len(plans):
+    group = bool(set(names) & set(GROUPS))  # of which notebooks that need no data alone are not worth a run
+    found = [plan for plan in able if plan.source.stem not in READERS]
+    found = [plan for plan in found if not group or "dataset" in all_parameters(plan)]
+    if found or len(able) == len(plans):
         for line in lines:
             print(f"missing: {line}", flush=True)
         return able, ""
-    if profile == "smoke" or not set(names) & set(GROUPS):
+    if profile == "smoke" or not group:
         raise Unusable("\n- ".join(["nothing can run as it was asked for:", *lines]))
     given = {key: value for key, value in given.items() if key != "dataset"}
     instead = f"on made dialogues (profile smoke), not {profile}: {'; '.join(lines)}"
