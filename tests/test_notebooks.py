@@ -164,6 +164,9 @@ def nbval(tmp_path, shared_cache, monkeypatch):
         command += ["-p", "nbval.plugin", "--nbval-lax", "--nbval-current-env", str(folder / f"{name}.ipynb")]
         with contextlib.redirect_stdout(report):
             code = pytest.main(command)
+            if "Kernel didn't respond" in report.getvalue():  # it never began: another kernel had taken its port
+                report.truncate(report.seek(0))
+                code = pytest.main(command)
         assert code in (0, 1), report.getvalue()  # others: nothing was run
         return code == 0, report.getvalue()
 

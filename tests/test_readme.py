@@ -131,18 +131,13 @@ def test_forms_count_rows_and_show_times():
     assert f"{findings.Value([row]):time}" == "2.1 [1.8, 2.4] ms"
 
 
-# Of laptop it was made before it had the rivals' rows, of which its conclusion speaks.
-WITHOUT_RIVALS = "ext03_candidates"
-
-
 def test_every_notebook_of_the_paper_has_a_sentence_that_its_committed_record_fills():
     known = notebooks.sources()
     assert not [name for name in findings.source() if name not in (*known, "five")]
     for file in sorted((paths.reference() / "laptop").glob("*.json")):
         made = records.load(file.stem, "laptop", paths.reference())
         told = findings.finding(made)
-        concludes = "concludes" in findings.source().get(file.stem, {}) and file.stem != WITHOUT_RIVALS
-        told += findings.conclude(made).data if concludes else ""
+        told += findings.conclude(made).data if "concludes" in findings.source().get(file.stem, {}) else ""
         assert "Not measured: no row" not in told, f"{file.stem}: {told}"
     told = findings.five(paths.reference())
     assert len(told) == 5 and not any("Not measured" in one for one in told)
