@@ -115,6 +115,30 @@ def test_a_memory_s_own_rate_of_citations_is_added_to_its_score():
     assert similar.rates(query) == {found[1].id: pytest.approx(0.2, abs=1e-6)}
 
 
+def test_an_adapter_on_top_is_served_while_it_ranks_better_than_the_weights_alone():
+    benchmark = settings.benchmark("toy")
+    encoder = agent._lookup(benchmark, "minilm")
+    memory = agent._remembering(benchmark, encoder, agent.WAYS["memory_feedback"], None, 0)
+    on_top, query = agent.AdapterOnTop(memory, encoder), benchmark.asked[0].text
+    found = memory.retrieve(query, 5)
+    assert on_top.retrieve(query, 5) == found
+    on_top.feedback(query, [one.id for one in found], [False] * 5)  # no pair: nothing is learned by the adapter
+    assert not on_top.W.any()
+    useful = [False, False, True, False, False]
+    for _ in range(8):
+        found = memory.retrieve(query, 5)
+        on_top.feedback(query, [one.id for one in found], useful)
+    with_it, alone = np.array(on_top.right).T[::-1]
+    assert on_top.served and with_it.sum() > alone.sum()
+    plain = {one.id: one.score for one in memory.retrieve(query, 50)}
+    added = on_top.added(query, [memory.get(id) for id in plain])[0]
+    expected = sorted(zip(plain, np.array([*plain.values()]) + added, strict=True), key=lambda pair: -pair[1])
+    assert [one.id for one in on_top.retrieve(query, 5)] == [id for id, _ in expected[:5]]
+    on_top.right = [[1.0, 0.0]] * 99  # it was worse for long
+    on_top.feedback(query, [one.id for one in found], useful)
+    assert not on_top.served and on_top.retrieve(query, 5) == memory.retrieve(query, 5)
+
+
 def test_no_committed_result_holds_text_of_locomo():
     """The dialogues are under CC BY-NC: no result tells a stretch of them."""
     if not any((place / "locomo10.json").exists() for place in paths.data_folders()):
