@@ -233,7 +233,9 @@ def test_saved_and_loaded(places):
     assert sum(line.startswith('  {"dataset"') for line in text.splitlines()) == 4
     design = ["dataset", "encoder", "variant", "metric", "n_queries", "seeds", "measured", "std", "low", "high",
               "reported", "verdict", "reason"]  # fmt: skip
-    assert [key for key in json.loads(text)["rows"][1] if key in design] == design
+    assert [key for key in record["rows"][1] if key in design] == design
+    told = json.loads(text)["rows"]
+    assert told == [{key: value for key, value in row.items() if value is not None} for row in record["rows"]]
 
 
 def test_what_cannot_be_loaded_says_what_and_where(places):

@@ -399,7 +399,7 @@ def _label(name, labels):
 
 
 def save(figure, id, profile):
-    """Write a figure as `<profile>/<id>.png` with `paths.save_result`, in 128 colours to make it small.
+    """Write a figure as `<profile>/<id>.png` with `paths.save_result`, in 64 colours to make it small.
 
     The same values make the same bytes.
 
@@ -412,6 +412,6 @@ def save(figure, id, profile):
     with matplotlib.rc_context(LOOK):
         figure.savefig(drawn, format="png", dpi=160)
     picture = PIL.Image.open(drawn).convert("RGB")
-    picture.quantize(128, dither=PIL.Image.Dither.NONE).save(written, format="png", optimize=True)
+    picture.quantize(64, dither=PIL.Image.Dither.NONE).save(written, format="png", optimize=True)
     paths.save_result(f"{profile}/{id}.png", written.getvalue())
     return Image(written.getvalue(), width=round(100 * figure.get_figwidth()))

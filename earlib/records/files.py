@@ -59,6 +59,12 @@ def all_fields(raw, where):
         raise ValueError(f"{where}: {field}: {first['msg']}, found {str(first['input'])[:80]}") from None
 
 
+def filled(raw, where):
+    """A record as read from its file, with the fields that the file leaves out; else as `all_fields`."""
+    rows = [_shortened(row) for row in all_fields(raw, where)]
+    return {**raw, "rows": rows}
+
+
 def _shortened(row):
     """The row in its fixed order of keys, without optional fields that are not set."""
     own = further(row)
@@ -79,9 +85,13 @@ def plain(value):
 
 
 def save(record):
-    """Write a record as `<profile>/<id>.json` with `paths.save_result`; a row a line, for readable diffs."""
+    """Write a record as `<profile>/<id>.json` with `paths.save_result`; a row a line, for readable diffs.
+
+    A field that is null is left out: `load` puts it back.
+    """
     head = {key: value for key, value in record.items() if key != "rows"}
-    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in record["rows"]]
+    kept = ({key: value for key, value in row.items() if value is not None} for row in record["rows"])
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in kept]
     top = json.dumps(head, ensure_ascii=False, allow_nan=False, indent=1)[:-2]
     text = top + ',\n "rows": [' + ",".join(f"\n  {line}" for line in lines) + "\n ]\n}\n"
     paths.save_result(f"{record['profile']}/{record['id']}.json", text)
@@ -97,7 +107,7 @@ def load(id, profile, folder=None):
         raise FileNotFoundError(f"{path}: no such record; {again}") from None
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); {again}") from None
-    all_fields(raw, path)
+    raw = filled(raw, path)
     if raw["id"] != id:
         raise ValueError(f"{path}: id: expected {id}, found {raw['id']}; {again}")
     return raw
