@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from earlib import paths
+from earlib import devices, paths
+from earlib.core import captured
 from earlib.core.config import Config
 from earlib.core.ordering import best
 from earlib.data import candidates
@@ -59,7 +60,7 @@ def quality_of_uses(setting):
     """
     config = Config()
     found, searched = settings.candidates_of(setting, config.depth), settings.benchmark(setting.dataset)
-    weights = runs.trained_weights(setting, config)
+    weights = _trained(setting, config, found)
     queries = np.stack([settings.split(found.scopes, setting, seed)[1] for seed in range(setting.seeds)])
     values, shared = {name: [] for name in ("retriever", "ear_adapter", FOLDED)}, []
     for seed, asked in enumerate(torch.from_numpy(queries)):
@@ -72,6 +73,18 @@ def quality_of_uses(setting):
             values[name].append(measures.measure(of, asked[None], slates[None]))
         shared.append(overlap(found.index[asked].gather(1, applied), folded.index[asked].gather(1, first)).numpy())
     return {name: np.concatenate(parts, 1) for name, parts in values.items()}, queries, np.stack(shared)
+
+
+def _trained(setting, config, found):
+    """W_q and W_m, `[2, R, d, d]`, trained side by side as in `runs.run`; seeds one by one would round otherwise."""
+    found, seeds = found.to(devices.ready(setting.device)), range(setting.seeds)
+    order = np.stack([settings.split(found.scopes, setting, seed)[0] for seed in seeds])
+    order = torch.from_numpy(order).to(found.bank.device)
+    critic = runs.critic_of(config, found, seeds, order)
+    learner = captured.learner(config, found, critic, seeds, getattr(torch, setting.dtype))
+    for _ in learner.train(order):
+        pass
+    return torch.stack([W.detach().cpu() for W in learner.adapter.matrices])
 
 
 def resampled(real, count):
