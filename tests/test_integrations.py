@@ -11,6 +11,7 @@ import pytest
 from test_memory import made, text
 
 from earlib.memory import integrations
+from earlib.memory.folder import MemoryFolder
 
 
 @pytest.fixture
@@ -80,6 +81,7 @@ def test_a_client_of_the_protocol_uses_a_memory_over_stdio(tmp_path):
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     kept = {name: value for name, value in os.environ.items() if name.startswith(("EARLIB_", "OMP_"))}
     command = ["-m", "earlib.memory.serve", "~/m"]
+    MemoryFolder(tmp_path / "m", create=True).close()  # as a first save leaves it that was cut off
     kept |= {"PYTHONPATH": path, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
     started = StdioServerParameters(command=sys.executable, args=command, env=kept)
 

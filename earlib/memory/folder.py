@@ -107,6 +107,10 @@ Memories = tuple[list[Memory], np.ndarray]  # all of them, and their embeddings 
 Read = TypeVar("Read", bound=Checked)
 
 
+class UnsavedError(ValueError):
+    """A folder whose first save was cut off: it holds nothing."""
+
+
 class MemoryFolder:
     """The folder of one memory, which no other memory may have open at the same time.
 
@@ -171,8 +175,8 @@ class MemoryFolder:
             [(application,), (version,)] = (self._pragma("application_id"), self._pragma("user_version"))
         if tables and application != APPLICATION:
             raise ValueError(f"{self.file}: not a memory's; expected an empty folder, or one that `save` wrote")
-        if not (tables or create):  # a first save that was cut off
-            raise ValueError(f"{self.path}: expected a folder that `save` has written; {NAME} is empty")
+        if not (tables or create):
+            raise UnsavedError(f"{self.path}: expected a folder that `save` has written; {NAME} is empty")
         if tables and version not in COLUMNS and not create:
             told = f"version {version}: expected {VERSION}; add the texts that it holds to a new memory"
             raise ValueError(f"{self.file}: {told}")

@@ -5,11 +5,13 @@ The folder is made where there is none. The server needs the extra `mcp`.
 
 import argparse
 import functools
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from earlib import extra
 from earlib.memory import EARMemory
+from earlib.memory.folder import NAME, UnsavedError
 
 with extra("mcp"):
     from mcp.server import MCPServer
@@ -61,13 +63,18 @@ def main() -> None:
     parser.add_argument("folder", type=lambda name: Path(name).expanduser())  # a client starts it without a shell
     parser.add_argument("--encoder", help="of a new memory: a name, or the folder of a sentence-transformers model")
     options = parser.parse_args()
-    if (options.folder / "memory.sqlite").exists():
-        memory = EARMemory.load(options.folder, options.encoder)
-    else:
-        memory = EARMemory(options.encoder or "minilm")
-        memory.save(options.folder)
-    with memory:
+    with opened(options.folder, options.encoder) as memory:
         server(memory).run()
+
+
+def opened(folder: Path, encoder: str | None) -> EARMemory:
+    """Return the memory of a folder, a new one where none was ever saved to its end."""
+    if (folder / NAME).exists():
+        with suppress(UnsavedError):
+            return EARMemory.load(folder, encoder)
+    memory = EARMemory(encoder or "minilm")
+    memory.save(folder)
+    return memory
 
 
 if __name__ == "__main__":
