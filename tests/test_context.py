@@ -6,10 +6,12 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from faults import real_file
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
+from earlib.data import locomo
 from earlib.data.benchmarks import Memory, Query
 from earlib.experiments import runs, settings
 from earlib.experiments.settings import Setting
@@ -61,6 +63,47 @@ def test_texts_hold_what_was_said_in_the_session_and_its_own_date(sessions):
             assert read["window and date"][number] == f"[day {at}] {read['window'][number]}"
             assert read["session"][number] == "\n".join(said)
         start += len(said)
+
+
+def test_texts_of_an_observation_are_the_published_turns_it_was_drawn_from():
+    memories = locomo.read(real_file(locomo.FILE)).memories
+    said = {one.id: one.text for one in memories if one.store == "dialogue"}
+    drawn = [one for one in memories if one.store == "observation"]
+    read = context.texts(drawn, said)
+    assert all(len(of) == len(drawn) == 2541 for of in read.values())
+    two = next(number for number, one in enumerate(drawn) if len(one.sources) == 2)
+    first, second = (said[id] for id in drawn[two].sources)
+    assert read["turns"][two] == f"{first}\n{second}"
+    number = [one.id for one in drawn].index("conv-26/S1/O/Caroline/0")
+    turn = "Caroline: I went to a LGBTQ support group yesterday and it was so powerful."
+    own = "Caroline attended an LGBTQ support group recently and found the transgender stories inspiring."
+    date = "[1:56 pm on 8 May, 2023]"
+    assert read["observation"][number] == own and read["date"][number] == f"{date} {own}"
+    assert read["turns"][number] == turn and read["with turns"][number] == f"{own}\n{turn}"
+    assert read["with turns and date"][number] == f"{date} {own}\n{turn}"
+    session = read["session"][number].split("\n")
+    assert {own, drawn[number + 1].text} < set(session) and turn not in session
+
+
+def test_an_observation_alone_is_its_retriever_and_its_turns_add_the_scores_of_the_turns():
+    setting = Setting(**TOY, store="observation")
+    found = context.context(setting, ())
+    parts = [settings.split(found.found.scopes, setting, seed)[1] for seed in range(2)]
+    order = context.first_stages(found, 5)[("observation",), ""]
+    alone = context_study.answers(found, [(part, order[part]) for part in parts])
+    static = runs.answers(setting, "retriever")
+    assert np.array_equal(alone.values, static.values, equal_nan=True)
+    assert found.parts == ("date", "turns", "session", "words", "features") and len(found.combinations) == 32
+    # Each toy observation was drawn from one turn, whose own scores are those by its turns.
+    memories = settings.benchmark("toy").memories
+    turns, drawn = ([one for one in memories if one.store == store] for store in ("dialogue", "observation"))
+    row, of_turns = {one.id: number for number, one in enumerate(turns)}, scored()
+    for number, held in enumerate(found.held):
+        at = {turn: place for place, turn in enumerate(of_turns.found.index[number, of_turns.held[number]].tolist())}
+        places = [at[row[drawn[one].sources[0]]] for one in found.found.index[number, held]]
+        for name, same in {"vector: turns": "vector: turn", "when": "when", "speaker": "speaker"}.items():
+            one, other = found.values[name][number, held], of_turns.values[same][number, places]
+            assert torch.allclose(one, other, atol=1e-6)
 
 
 @given(SESSIONS, st.sampled_from(["When did Ann go?", "Did Bob go?", "What is it", ""]))
@@ -147,7 +190,7 @@ def test_the_turn_alone_is_the_retriever_and_an_adapter_starts_from_the_weights(
     assert np.array_equal(alone.values, static.values, equal_nan=True)
     assert np.array_equal(alone.queries, static.queries)
     of, numbers, asked = context_study.cite(found, order, 0), np.arange(30), np.arange(30, 60)
-    parts = context.COMBINATIONS[-1]
+    parts = found.combinations[-1]
     made = dict(of.by_adapter(parts, numbers, asked, torch.float64))
     assert list(made) == list(context_study.STEPS)
     assert torch.equal(made[0], dict(of.by_weights(numbers, asked))[parts]) and not torch.equal(made[20], made[0])

@@ -1,7 +1,8 @@
 """Context: a turn is found by its date, its neighbours, its session, their words and plain features, each weighted.
 
-The memory that is returned stays the turn. First stages learn nothing: the vectors of one text or of two, and at most
-one text read by BM25, fused by reciprocal rank. The weights of the scores are learned from citations.
+The memory that is returned stays the turn, or an observation, whose neighbours are the turns that it was drawn from.
+First stages learn nothing: the vectors of one text or of two, and at most one text read by BM25, fused by reciprocal
+rank. The weights of the scores are learned from citations.
 """
 
 import itertools
@@ -20,8 +21,7 @@ from earlib.data.encoders import encode
 from earlib.data.words import Words
 from earlib.experiments import measures, settings
 
-PARTS = ("date", "neighbours", "session", "words", "features")
-COMBINATIONS = tuple(frozenset(of) for n in range(len(PARTS) + 1) for of in itertools.combinations(PARTS, n))
+PARTS = ("date", "neighbours", "turns", "session", "words", "features")
 # The parts that a score needs; one that needs none is in every combination. The last ones are features of a turn.
 NEEDS = {
     "vector: turn": (),
@@ -36,9 +36,18 @@ NEEDS = {
     "words: window": ("words", "neighbours"),
     "words: window and date": ("words", "neighbours", "date"),
     "words: session": ("words", "session"),
+    "vector: observation": (),
+    "vector: turns": ("turns",),
+    "vector: with turns": ("turns",),
+    "vector: with turns and date": ("turns", "date"),
+    "words: observation": ("words",),
+    "words: turns": ("words", "turns"),
+    "words: with turns": ("words", "turns"),
+    "words: with turns and date": ("words", "turns", "date"),
 }
 FEATURES = ("length", "first of the session", "question", "question before", "digits", "picture", "when", "speaker")
 NEEDS |= {name: ("features",) for name in FEATURES}
+OF_A_PLACE = ("first of the session", "question before")  # of a turn in its session; not used for observations
 RELATIVE = re.compile(
     r"\b(yesterday|today|tonight|tomorrow|ago|last|next|week(end)?|month|year|recently|just|(mon|tues|wednes|thurs|fri"
     r"|satur|sun)day)\b",
@@ -48,15 +57,26 @@ RIDGE = 1.0  # penalty of the squared weights, each of a score of deviation 1, a
 
 
 class Context(NamedTuple):
-    """Scores of all turns of each question's conversation; shorter conversations are padded to T turns."""
+    """Scores of all memories of each question's conversation; shorter conversations are padded to T memories."""
 
-    found: first_stage.Candidates  # its bank holds the turns alone; index [N, T]
+    found: first_stage.Candidates  # its bank holds the memories of one store; index [N, T]
     held: torch.Tensor  # [N, T] bool; False: padding
     values: dict  # [N, T] float32 by the names of NEEDS
     vectors: dict  # [M, d] by name
 
+    @property
+    def parts(self):
+        """The parts that its scores need."""
+        return tuple(part for part in PARTS if any(part in NEEDS[name] for name in self.values))
+
+    @property
+    def combinations(self):
+        """All subsets of its parts, each a frozenset; the last is the whole."""
+        of = self.parts
+        return tuple(frozenset(one) for n in range(len(of) + 1) for one in itertools.combinations(of, n))
+
     def mean(self):
-        """The mean of the vectors of a turn's own texts, of unit length, `[M, d]`."""
+        """The mean of the vectors of a memory's own texts, of unit length, `[M, d]`."""
         own = sum(of for name, of in self.vectors.items() if name != "session")
         return torch.nn.functional.normalize(own, dim=-1)
 
@@ -75,24 +95,42 @@ def _sessions(turns):
     return np.unique([f"{turn.scope}\n{turn.session}" for turn in turns], return_inverse=True)[1]
 
 
-def texts(turns):
-    """Search texts of each turn by name; `session` is the same for all turns of one."""
-    before, after, sessions = beside(turns, -1), beside(turns, 1), {}
+def texts(memories, said=None):
+    """Search texts of each memory of one store by name; `session` is the same for all memories of one.
+
+    `said` has the texts of the turns by id, for observations.
+    """
+    own, sessions = [one.text for one in memories], {}
+    for one in memories:
+        sessions.setdefault((one.scope, one.session), []).append(one.text)
+    made = {_own(memories): own, "date": _dated(memories, own)}
+    made |= _beside_turns(memories) if said is None else _of_turns(memories, said)
+    return made | {"session": ["\n".join(sessions[one.scope, one.session]) for one in memories]}
+
+
+def _own(memories):
+    return "turn" if memories[0].store == "dialogue" else memories[0].store
+
+
+def _beside_turns(turns):
+    before, after = beside(turns, -1), beside(turns, 1)
 
     def joined(number, *others):
         return "\n".join(turns[one].text for one in sorted((number, *others)) if one >= 0)
 
-    for turn in turns:
-        sessions.setdefault((turn.scope, turn.session), []).append(turn.text)
-    made = {"turn": [turn.text for turn in turns], "date": [_dated(turn, turn.text) for turn in turns]}
-    made["before"] = [joined(number, before[number]) for number in range(len(turns))]
-    made["window"] = [joined(number, before[number], after[number]) for number in range(len(turns))]
-    made["window and date"] = [_dated(turn, text) for turn, text in zip(turns, made["window"], strict=True)]
-    return made | {"session": ["\n".join(sessions[turn.scope, turn.session]) for turn in turns]}
+    window = [joined(number, before[number], after[number]) for number in range(len(turns))]
+    made = {"before": [joined(number, before[number]) for number in range(len(turns))]}
+    return made | {"window": window, "window and date": _dated(turns, window)}
 
 
-def _dated(turn, text):
-    return f"[{turn.date}] {text}" if turn.date else text
+def _of_turns(observations, said):
+    drawn_from = ["\n".join(said[id] for id in one.sources) for one in observations]
+    both = [f"{one.text}\n{text}" for one, text in zip(observations, drawn_from, strict=True)]
+    return {"turns": drawn_from, "with turns": both, "with turns and date": _dated(observations, both)}
+
+
+def _dated(memories, read):
+    return [f"[{one.date}] {text}" if one.date else text for one, text in zip(memories, read, strict=True)]
 
 
 def features(turns, queries):
@@ -118,21 +156,29 @@ def features(turns, queries):
 
 
 def context(setting, encoded=("date", "window")):
-    """The `Context` of a setting's dialogue turns; `encoded` are the texts that have vectors beside the turn itself."""
+    """The `Context` of the memories of a setting's store; `encoded` are the texts that have vectors beside their own.
+
+    The vector of an observation's turns is the mean of theirs.
+    """
     searched = settings.benchmark(setting.dataset, setting.captions)
-    rows = [row for row, memory in enumerate(searched.memories) if memory.store == "dialogue"]
-    searched = replace(searched, memories=tuple(searched.memories[row] for row in rows))
-    plain, turns = settings.candidates_of(setting, Config().slate_size), searched.memories
-    vectors, read, session = {"turn": plain.bank[rows]}, texts(turns), _sessions(turns)
+    rows = [row for row, one in enumerate(searched.memories) if one.store == setting.store]
+    memories = tuple(searched.memories[row] for row in rows)
+    plain, said = settings.candidates_of(setting, Config().slate_size), None
+    vectors, session = {_own(memories): plain.bank[rows]}, _sessions(memories)
+    if setting.store == "observation":
+        said = {one.id: one.text for one in searched.memories if one.store == "dialogue"}
+        place = {one.id: row for row, one in enumerate(searched.memories)}
+        pairs = [(number, place[id]) for number, one in enumerate(memories) for id in one.sources]
+        vectors["turns"] = _means(*torch.tensor(pairs).T, plain.bank, len(rows))
+    read = texts(memories, said)
     for name in encoded:
-        if name == "date":
+        if name == "date" and not said:
             dated = setting.model_copy(update={"dates": True})
             vectors[name] = settings.candidates_of(dated, Config().slate_size).bank[rows]
         else:
             vectors[name] = torch.from_numpy(encode(read[name], setting.encoder, device=setting.device))
-    sums = torch.zeros(session.max() + 1, plain.bank.shape[1]).index_add_(0, torch.from_numpy(session), vectors["turn"])
-    vectors["session"] = torch.nn.functional.normalize(sums, dim=-1)[session]
-    scope, asked = (np.array([one.scope for one in many]) for many in (turns, searched.asked))
+    vectors["session"] = _means(torch.from_numpy(session), rows, plain.bank, session.max() + 1)[session]
+    scope, asked = (np.array([one.scope for one in many]) for many in (memories, searched.asked))
     shape = len(asked), np.unique(scope, return_counts=True)[1].max()
     values, index = defaultdict(lambda: torch.zeros(shape)), torch.full(shape, -1)
     for one in dict.fromkeys(asked):
@@ -140,26 +186,37 @@ def context(setting, encoded=("date", "window")):
         block = np.ix_(at, np.arange(len(held)))
         index[block] = torch.from_numpy(held).expand(len(at), -1)
         own = {name: of[held].double() for name, of in vectors.items()}
-        among = [turns[row] for row in held], [searched.asked[number] for number in at]
+        among = [memories[row] for row in held], [searched.asked[number] for number in at], said
         for name, scores in _scores(plain.query[at].double(), own, *among).items():
             values[name][block] = torch.as_tensor(scores).float()
-    found, held = first_stage.chosen(searched, index.clamp(min=0), "dialogue"), index >= 0
+    searched, held = replace(searched, memories=memories), index >= 0
+    found = first_stage.chosen(searched, index.clamp(min=0), setting.store)
     found["gold"] &= held
-    return Context(replace(plain, bank=vectors["turn"], **found, stores=()), held, dict(values), vectors)
+    return Context(replace(plain, bank=plain.bank[rows], **found, stores=()), held, dict(values), vectors)
 
 
-def _scores(query, vectors, turns, queries):
-    """Scores of NEEDS of all turns of a conversation for its questions, `[n, m]` by name."""
-    made, alive = {f"vector: {name}": query @ of.T for name, of in vectors.items()}, np.ones(len(turns), bool)
-    for name, step in (("before", -1), ("after", 1)):
-        other = torch.from_numpy(beside(turns, step))
+def _means(group, rows, bank, count):
+    """Means of the vectors of `count` groups, of unit length, from pairs of a group and a row of the bank."""
+    sums = torch.zeros(count, bank.shape[1]).index_add_(0, group, bank[rows])
+    return torch.nn.functional.normalize(sums, dim=-1)
+
+
+def _scores(query, vectors, memories, queries, said):
+    """Scores of NEEDS of all memories of a conversation for its questions, `[n, m]` by name."""
+    made, alive = {f"vector: {name}": query @ of.T for name, of in vectors.items()}, np.ones(len(memories), bool)
+    for name, step in () if said else (("before", -1), ("after", 1)):
+        other = torch.from_numpy(beside(memories, step))
         made[f"vector: {name}"] = made["vector: turn"][:, other] * (other >= 0)
-    for name, read in texts(turns).items():
+    read = texts(memories, said)
+    for name, of in read.items():
         words = Words()
-        words.append(read)
+        words.append(of)
         scores = torch.from_numpy(np.stack([words.scores(query.text, alive) for query in queries]))
         made[f"words: {name}"] = first_stage.of_largest(scores)
-    return made | features(turns, queries)
+    if not said:
+        return made | features(memories, queries)
+    turns = [one._replace(text=text) for one, text in zip(memories, read["turns"], strict=True)]
+    return made | {name: of for name, of in features(turns, queries).items() if name not in OF_A_PLACE}
 
 
 # -- the first stage, which learns nothing -----------------------------------------------------------------------------
@@ -168,8 +225,9 @@ def _scores(query, vectors, turns, queries):
 def forms(context):
     """First stages to choose from: the vectors of one or of two texts (their mean), with or without a text of words."""
     names = [name for name in context.vectors if name != "session"]
-    dense = [(name,) for name in names] + list(itertools.combinations(names[1:], 2)) + [("turn", "before", "after")]
-    words = ["", *(name.removeprefix("words: ") for name in NEEDS if name.startswith("words: "))]
+    with_own = [("turn", "before", "after")] if names[0] == "turn" else [(names[0], name) for name in names[1:]]
+    dense = [(name,) for name in names] + list(itertools.combinations(names[1:], 2)) + with_own
+    words = ["", *(name.removeprefix("words: ") for name in context.values if name.startswith("words: "))]
     return list(itertools.product(dense, words))
 
 

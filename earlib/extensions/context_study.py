@@ -18,7 +18,7 @@ from earlib.core.ordering import best
 from earlib.data.cache import content_hash
 from earlib.data.words import Words, content_words
 from earlib.experiments import runs, settings
-from earlib.extensions.context import COMBINATIONS, FEATURES, NEEDS, Context, learn, recall, texts
+from earlib.extensions.context import FEATURES, NEEDS, Context, learn, recall, texts
 from earlib.extensions.folds import citations, folds
 
 TEMPERATURE = 0.05  # by which cosines of the adapter are divided
@@ -45,7 +45,7 @@ class Cited(NamedTuple):
 
     def by_weights(self, numbers, asked):
         """Each combination and its slates of the asked questions."""
-        return ((one, self.slates(asked, self.weigh(one, numbers, asked))) for one in COMBINATIONS)
+        return ((one, self.slates(asked, self.weigh(one, numbers, asked))) for one in self.context.combinations)
 
     def by_adapter(self, combination, numbers, asked, dtype):
         """Each number of steps and its slates: (W q) . m / 0.05 is added to the scores of the weights."""
@@ -102,18 +102,21 @@ class Learned(NamedTuple):
     steps: int  # of the adapter
     reached: dict  # Recall@5 in percent on the folds, by combination
     evaluation: np.ndarray  # [E]
-    slates: dict  # "nothing", each of COMBINATIONS, "chosen", "adapter", and numbers of questions learned from
+    # "nothing" and "vectors" (without words) learn nothing; each combination, "chosen", "simplest", "adapter", and
+    # numbers of questions learned from
+    slates: dict
 
 
 def study(context, setting, seed, orders, count=3, learned_from=()):
     """Choose and learn with one seed, from the `first_stages`; gold labels of training questions alone choose."""
     training, evaluation = settings.split(context.found.scopes, setting, seed)
     first = {form: order[:, : Config().slate_size] for form, order in orders.items()}
-    form = max(first, key=lambda one: np.nanmean(recall(context, training, first[one][training])))
+    found = {one: np.nanmean(recall(context, training, slates[training])) for one, slates in first.items()}
+    form, dense = max(found, key=found.get), max((one for one in found if not one[1]), key=found.get)
     of, parts = cite(context, orders[form], seed), folds(context.found.scopes, setting, training, count)
     reached = on_folds(context, training, parts, of.by_weights)
     chosen = max(reached, key=reached.get)
-    near = [one for one in COMBINATIONS if reached[one] >= reached[chosen] - 1]
+    near = [one for one in context.combinations if reached[one] >= reached[chosen] - 1]
     simplest = max(near, key=lambda one: (-len(one), reached[one]))
 
     def by_adapter(numbers, asked):
@@ -121,11 +124,12 @@ def study(context, setting, seed, orders, count=3, learned_from=()):
 
     steps = on_folds(context, training, parts, by_adapter)
     step = max(steps, key=steps.get)
-    slates = {"nothing": first[form][evaluation]} | dict(of.by_weights(training, evaluation))
+    slates = {"nothing": first[form][evaluation], "vectors": first[dense][evaluation]}
+    slates |= dict(of.by_weights(training, evaluation))
     slates |= {"chosen": slates[chosen], "simplest": slates[simplest]}
     slates |= {"adapter": dict(by_adapter(training, evaluation))[step]}
     for number in learned_from:
-        slates[number] = of.slates(evaluation, of.weigh(COMBINATIONS[-1], training[:number], evaluation))
+        slates[number] = of.slates(evaluation, of.weigh(context.combinations[-1], training[:number], evaluation))
     return Learned(form, chosen, simplest, step, reached, evaluation, slates)
 
 
