@@ -1,6 +1,7 @@
 """Plain features of a memory in view of a question, each of which gets a learned weight."""
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,9 +23,13 @@ def plain_features(query: str, texts: list[str]) -> np.ndarray:
     as the name of a speaker; and whether it speaks of a date where the question asks for one.
     """
     asked, when = set(_WORD.findall(query.lower())), query.lower().startswith(_WHEN)
-    rows = []
-    for text in texts:
-        words = _WORD.findall(text.lower())
-        named, date = bool(asked.intersection(words[:1])), when and bool(_DATE.search(text))
-        rows.append([np.log1p(len(words)) / 3, "?" in text, bool(_DIGIT.search(text)), named, date])
+    rows = [(*of, first in asked, when and date) for *of, first, date in map(_of_text, texts)]
     return np.array(rows, float).reshape(len(texts), len(NAMES))
+
+
+@lru_cache(maxsize=2**16)
+def _of_text(text):
+    """What does not depend on the question: length, question mark, digit, first word (None without), date."""
+    words = _WORD.findall(text.lower())
+    first = words[0] if words else None
+    return np.log1p(len(words)) / 3, "?" in text, bool(_DIGIT.search(text)), first, bool(_DATE.search(text))
