@@ -129,6 +129,10 @@ def test_made_file_has_its_counts(made):
     assert roles["assistant"] == SIZE.assistant_only * made_longmemeval.EVIDENCE
     assert lacking(made, "observation") == "LongMemEval_S has no observations"
     assert lacking(made, "dialogue") == ""
+    fewest = min(Counter(one.scope for one in made.memories).values())
+    assert lacking(made, "dialogue", fewest) == ""
+    expected = f"a conversation of LongMemEval_S has {fewest} dialogues: fewer than {fewest + 1}"
+    assert lacking(made, "dialogue", fewest + 1) == expected
 
 
 # -- what is odd -------------------------------------------------------------------------------------------------------

@@ -180,9 +180,16 @@ def _unknown(name):
     return ValueError(f"unknown dataset {name!r}{near(name, known)}; known: {', '.join(known)}, {further}")
 
 
-def lacking(benchmark, store):
-    """Reason why nothing can be retrieved from a store ("LongMemEval_S has no observations"); "" if it has memories."""
-    return "" if any(memory.store == store for memory in benchmark.memories) else f"{benchmark.name} has no {store}s"
+def lacking(benchmark, store, least=1):
+    """Reason why no slate comes from a store ("LongMemEval_S has no observations"); "" if it has enough memories.
+
+    Of a store that has any, each conversation with questions has to have `least`.
+    """
+    held = Counter(memory.scope for memory in benchmark.memories if memory.store == store)
+    if not held:
+        return f"{benchmark.name} has no {store}s"
+    fewest = min(held[query.scope] for query in benchmark.asked)
+    return "" if fewest >= least else f"a conversation of {benchmark.name} has {fewest} {store}s: fewer than {least}"
 
 
 def turn_text(speaker, text, caption=None, date=None):
