@@ -18,7 +18,7 @@ Beside these, seconds and peak memory of loading a made file of the size of Long
 With `--banks` instead: retrieval from ten million memories in a file, exact and approximate, from a warm and a cold
 cache. They are LoCoMo's turns, drawn again and moved as far as these lie from their nearest neighbours.
 With `--memory` instead: `EARMemory` over 100,000 such memories, whose texts are words of two turns each, in one
-namespace and in a thousand.
+namespace and in a thousand, and with context, in sessions of twenty.
 """
 
 import argparse
@@ -326,19 +326,21 @@ def live_memory(experiences=1000):
         told = f"95th percentile {np.percentile(wall, 95):.2f} ms, processor {np.median(used):.2f} ms"
         line(label, f"{np.median(wall):.2f}", "ms", f"{told}; {mark}" if mark else told)
 
-    def life(preset, spaces):
-        memory, each, shown = EARMemory(looked_up, preset), len(texts) // spaces, {}
+    def life(preset, spaces, context=None):
+        memory, each, shown = EARMemory(looked_up, preset, context=context), len(texts) // spaces, {}
 
         def space(text):
             return str(zlib.crc32(text.encode()) % spaces)
 
         def add(start):
-            memory.add(texts[start : start + each], None, str(start // each))
+            about = [{"session": at // 20} for at in range(start, start + each)] if context else None
+            memory.add(texts[start : start + each], None, str(start // each), about)
 
         def feedback(text):
             memory.feedback(text, shown[text], [True] + (SLATE - 1) * [False])
 
-        print(f"EARMemory, preset {preset}: {len(texts):,} memories in {spaces:,} namespaces, d = {WIDTH}")
+        told = f"{len(texts):,} memories in {spaces:,} namespaces, d = {WIDTH}, context {context or 'none'}"
+        print(f"EARMemory, preset {preset}: {told}")
         line("add all of them", f"{timed(lambda: list(map(add, range(0, len(texts), each))))[0]:.2f}", "s")
         shown |= {text: [one.id for one in memory.retrieve(text, SLATE, space(text))] for text in questions}
         calls("retrieve", lambda text: memory.retrieve(text, SLATE, space(text)), "under 8 ms")
@@ -346,7 +348,13 @@ def live_memory(experiences=1000):
         with tempfile.TemporaryDirectory(dir=paths.cache()) as folder:
             line("save", f"{timed(lambda: memory.save(folder))[0]:.2f}", "s")
             calls("feedback, kept on the disk", feedback, "under 20 ms")
-            calls("add one, kept on the disk", lambda text: memory.add([text], None, space(text)), "under 5 ms", more)
+            about = [{"session": "new"}] if context else None
+            calls(
+                "add one, kept on the disk",
+                lambda text: memory.add([text], None, space(text), about),
+                "under 5 ms",
+                more,
+            )
             memory.close()
             used, (loaded, again) = time.process_time(), timed(lambda: EARMemory.load(folder, looked_up))
             used = time.process_time() - used
@@ -354,8 +362,9 @@ def live_memory(experiences=1000):
             again.close()
         return memory, feedback
 
-    for preset, spaces in [*((name, 1) for name in PRESETS), ("best", 1000)]:
-        memory, feedback = life(preset, spaces)
+    lives = [*((name, 1) for name in PRESETS), ("best", 1000), ("best", 1, "session"), ("best", 1000, "session")]
+    for one in lives:
+        memory, feedback = life(*one)
         while memory._state.learner.known < experiences:
             feedback(questions[memory._state.learner.known % ASKED])
         calls(f"feedback, {experiences:,} experiences", feedback)

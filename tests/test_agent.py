@@ -9,7 +9,8 @@ import pytest
 from earlib import paths
 from earlib.data import benchmarks
 from earlib.experiments import settings
-from earlib.extensions import agent
+from earlib.extensions import agent, context
+from earlib.memory.context import beside
 
 TOY = settings.Setting(dataset="toy", seeds=2)
 RESULTS = Path(__file__).parent.parent / "results"
@@ -65,9 +66,9 @@ def test_a_stream_teaches_what_is_tested_on_other_questions(monkeypatch):
     one, taught = settings.Setting(dataset="toy", seeds=1), []
     teach = agent._teach
 
-    def noted(memory, benchmark, gold, order, name, seed):
+    def noted(memory, benchmark, gold, order, *others):
         taught.append(order)
-        teach(memory, benchmark, gold, order[:20], name, seed)
+        teach(memory, benchmark, gold, order[:20], *others)
 
     monkeypatch.setattr(agent, "_teach", noted)
     still = agent.run_streams(one, "memory_still", ["right"], 1000)
@@ -81,6 +82,33 @@ def test_a_stream_teaches_what_is_tested_on_other_questions(monkeypatch):
     assert "stream" not in base and [row["stream"] for row in rows] == names
     for row in rows:
         assert row["difference"] == pytest.approx(row["measured"] - base["measured"])
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_context_is_that_of_a_turns_own_session(monkeypatch, apart):
+    one, memories, benchmark = settings.Setting(dataset="toy", seeds=1), [], settings.benchmark("toy")
+    make = agent._remembering
+    monkeypatch.setattr(agent, "_remembering", lambda *given: memories.append(make(*given)) or memories[-1])
+    ways = ("memory_still", "memory_context_still", "memory_feedback", "memory_context")
+    lives = {way: agent.run_streams(one, way, ["right"], 60, apart) for way in ways}
+    turns = [turn for turn in benchmark.memories if turn.store == "dialogue"]
+    now = memories[1]._state.now
+    before, after = context.beside(turns, -1), context.beside(turns, 1)
+    assert (beside(now.session, now.alive)[:, 1:] == np.stack([before, after]) + 1).all() and memories[0].ids() == [
+        turn.id for turn in turns
+    ]
+    scope = {turn.id: turn.scope for turn in turns}
+    life = lives["memory_context"]["right"]
+    for number, found in zip(life.queries[0], life.returned[0], strict=True):
+        assert not apart or {scope[id] for id in found} == {benchmark.asked[number].scope}
+    still = lives.pop("memory_still")
+    rows = agent.streamed(one, lives, still, part="here")
+    told = [(row["variant"], row.get("stream"), row.get("over")) for row in rows]
+    assert told[:3] == [
+        ("memory_still", None, None), ("memory_context_still", None, None), ("memory_feedback", "right", None)
+    ] and told[3:] == [("memory_context", "right", None), ("memory_context", "right", "memory_feedback")]  # fmt: skip
+    assert {row["part"] for row in rows} == {"here"}
+    assert rows[4]["difference"] == pytest.approx(rows[3]["measured"] - rows[2]["measured"])
 
 
 def test_streams_say_what_their_names_say():

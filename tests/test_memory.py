@@ -50,6 +50,7 @@ from earlib.memory import (
     validation,
     writer,
 )
+from earlib.memory.context import beside
 from earlib.memory.online import ABSENT
 
 WIDTH = 24
@@ -638,11 +639,12 @@ class Random(RuleBasedStateMachine):
     words = st.sampled_from([text(number) for number in range(40)])
     spaces, metadata = st.sampled_from(["", "a", "b"]), st.sampled_from([{}, {"n": 1}, {"n": 2, "x": None}])
     keys = st.lists(st.sampled_from("uvwxyz"), min_size=1, max_size=3, unique=True)
+    context = None
 
     def __init__(self):
         super().__init__()
         self.place = tempfile.TemporaryDirectory()
-        self.held, self.model = EARMemory(encoder), {}  # text, namespace, metadata by id
+        self.held, self.model = EARMemory(encoder, context=self.context), {}  # text, namespace, metadata by id
         self.held.save(self.place.name)
 
     def teardown(self):
@@ -686,13 +688,14 @@ class Random(RuleBasedStateMachine):
 
     @rule(query=words, space=spaces, where=st.sampled_from([None, {"n": 1}, {"x": None}]), k=st.integers(1, 60))
     def search(self, query, space, where, k):
-        wanted = [
-            (id, one)
+        kept = {
+            id: (one, about)
             for id, (one, its, about) in self.model.items()
             if its == space and (where is None or where.items() <= about.items())
-        ]
-        bare = EARMemory(encoder)
-        bare.add([one for _, one in wanted], [id for id, _ in wanted])
+        }
+        wanted = [(id, one) for id, (one, _) in kept.items()]
+        bare = EARMemory(encoder, context=self.context)
+        bare.add([one for _, one in wanted], list(kept), metadata=[about for _, about in kept.values()])
         assert self.held.candidates(query, space, where) == bare.candidates(query)
         found = self.held.retrieve(query, k, space, where)
         assert len(found) == min(k, len(wanted)) and {(one.id, one.text) for one in found} <= set(wanted)
@@ -704,8 +707,142 @@ class Random(RuleBasedStateMachine):
         assert self.held.stats()["namespaces"] == len({space for _, space, _ in self.model.values()})
 
 
-TestRandom = Random.TestCase
-TestRandom.settings = settings(max_examples=20, stateful_step_count=50, deadline=None)
+class RandomWithContext(Random):
+    """The same, where memories have neighbours."""
+
+    context = "n"
+
+    @invariant()
+    def neighbours_stand_next_to_each_other(self):
+        now, last, expected = self.held._state.now, {}, {id: [None, None] for id in self.model}
+        for id, (_, space, about) in self.model.items():
+            if (session := about.get("n")) is not None:
+                if (other := last.get((space, session))) is not None:
+                    expected[id][0], expected[other][1] = other, id
+                last[space, session] = id
+        found = beside(now.session, now.alive)
+        ids = [one.id if row else None for row, one in enumerate(now.memories)]
+        assert {id: [ids[row] for row in found[:, now.place(id)]] for id in self.model} == expected
+
+
+TestRandom, TestRandomWithContext = Random.TestCase, RandomWithContext.TestCase
+TestRandom.settings = TestRandomWithContext.settings = settings(max_examples=20, stateful_step_count=50, deadline=None)
+
+
+# -- context -----------------------------------------------------------------------------------------------------------
+
+
+def talk(count=120, **options):
+    """A memory of sessions of six turns, every fifth turn in none."""
+    held = EARMemory(encoder, **options)
+    about = [{} if number % 5 == 4 else {"session": number // 6} for number in range(count)]
+    held.add([text(number) for number in range(count)], metadata=about)
+    return held
+
+
+def test_what_stands_only_in_the_turn_before_finds_the_turn():
+    turns = [f"nothing {number}" for number in range(200)]
+    turns[150:152] = "do you still play the cello?", "yes, every day"
+    found, candidates = {}, {}
+    for key in ("session", None):
+        held = EARMemory(lambda texts, kind: np.ones((len(texts), 4)), context=key)
+        held.add(turns, metadata=[{"session": number // 3} for number in range(200)])
+        found[key] = [one.id for one in held.retrieve("who plays the cello: play", 2)]
+        candidates[key] = held.candidates("who plays the cello: play")
+    assert found == {"session": [150, 151], None: [150, 0]}
+    assert 151 in candidates["session"] and 151 not in candidates[None]
+
+
+def test_scores_of_the_context_are_those_of_the_memories_beside():
+    held, query = talk(context="session"), text(3) + " river?"
+    held.remove([7, 60])
+    shown = held.retrieve(query, 5)
+    now, vector = held._state.now, held._encode([query], "query")[0]
+    rows, side = now.candidates(query, vector, 50, True, now.alive)
+    alone, at = now.words.scores(query, now.alive), {row: place for place, row in enumerate(rows.tolist())}
+    before, after = beside(now.session, now.alive)
+    assert before[9] == 7 and after[7] == 9  # row 8 is gone
+    assert before[6] == 4 and before[5] == after[5] == 0 == before[7]  # row 5 is in no session, row 7 begins one
+    total = {row: alone[row] + (alone[before[row]] + alone[after[row]]) / 2 for row in range(1, 121)}
+    wordy = sorted((row for row in total if total[row] > 0), key=lambda row: (-total[row], row))
+    assert set(wordy[:20]) <= set(at)
+    vectors = now.bank.double().numpy()
+    cosine = vectors @ vector / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vector)
+    cosine[0] = 0
+    largest = max(alone[[row, before[row], after[row]]].max() for row in at)
+    expected = [
+        [alone[row] / largest, alone[before[row]] / largest, alone[after[row]] / largest, cosine[before[row]],
+         cosine[after[row]]] for row in at
+    ]  # fmt: skip
+    assert side.numpy() == pytest.approx(np.array(expected), abs=1e-6)
+    first = cosine[rows] + side.numpy() @ [0.4, 0.2, 0.1, 0.1, 0.1]
+    best = np.argsort(-first, kind="stable")[:5]
+    assert [one.id for one in shown] == [rows[place].item() - 1 for place in best]
+    assert [one.score for one in shown] == pytest.approx(first[best], abs=1e-5)
+    other = next(id for id in held.ids() if id + 1 not in at)  # one that the search has not found
+    held.feedback(query, [shown[1].id, other], [True, False])
+    learned = held._state.learner.evidence
+    assert (learned.row == [shown[1].id + 1, other + 1]).all() or (learned.row == [other + 1, shown[1].id + 1]).all()
+    mine = learned.x[learned.row == shown[1].id + 1][0]
+    assert mine[:6] == pytest.approx([first[best[1]], *expected[best[1]]], abs=1e-5) and len(mine) == 11
+    assert held.config.side == 0
+    held.critic = lambda query, texts: [True] * len(texts)
+    assert len(held.reflect(query)) >= 5
+
+
+def test_context_without_sessions_is_no_context():
+    plain, held = talk(), talk(context="another key")
+    assert answers(held) == answers(plain)
+    for one in (plain, held):
+        told(one, 12)
+    weights = held.stats()["weights"]
+    assert weights[1:5] == [0.2, 0.1, 0.1, 0.1]  # nothing moves them
+    assert weights[:1] + weights[5:] == pytest.approx(plain.stats()["weights"], abs=1e-6)
+
+
+def test_without_context_nothing_of_it_is_kept(tmp_path):
+    held, same_texts = talk(), made(120, "best")
+    told(held, 6), told(same_texts, 6)
+    assert answers(held) == answers(same_texts) and held.stats() == same_texts.stats()
+    held.save(tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / "memory.sqlite")) as database:
+        assert "context" not in json.loads(database.execute("SELECT plain FROM state").fetchone()[0])
+    assert held._state.now.session is None
+
+
+def test_what_the_turn_before_tells_is_learned_and_kept(tmp_path):
+    held = EARMemory(encoder, context="talk")
+    turns = [said for number in range(60) for said in (f"who saw number{number} there?", f"it was {text(number)}")]
+    held.add(turns, metadata=[{"talk": [number // 2]} for number in range(120)])  # of anything that JSON can hold
+    held.save(tmp_path)
+    for number in range(40):
+        shown = held.retrieve(f"about number{number}")
+        held.feedback(f"about number{number}", shown, cited=[one for one in shown if one.text.startswith("it was")])
+    stats, expected = held.stats(), answers(held)
+    assert stats["served"] == "learned" and stats["weights"][1] > 0.2 and len(stats["weights"]) == 10
+    for save in (False, True):
+        if save:
+            held.save(tmp_path)
+        held.close()
+        held = EARMemory.load(tmp_path, encoder)
+        assert held.stats() == stats and answers(held) == expected
+    held.close()
+
+
+def test_a_snapshot_keeps_its_neighbours_while_others_come_and_go():
+    held = talk(context="session")
+    now, query = held._state.now, text(3)
+    vector = held._encode([query], "query")[0]
+
+    def seen():
+        rows, side = now.candidates(query, vector, 50, True, now.alive)
+        return rows.tolist(), side.tolist(), beside(now.session, now.alive).tolist()
+
+    before = seen()
+    held.add([query] * 3, metadata=3 * [{"session": 19}])
+    held.remove(range(0, 120, 7))
+    held.upsert([query], [1], metadata=[{"session": 0}])
+    assert seen() == before
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
@@ -1040,6 +1177,8 @@ REFUSED = {
             lambda held: EARMemory(encoder, preset=Preset(None, True)),
             "preset: expected one of best, adapter, paper or a Preset",
         ),
+        (lambda held: EARMemory(encoder, context=3), "context: expected the name of a key of the metadata"),
+        (lambda held: EARMemory(encoder, "paper", context="n"), "context: .*a preset that learns weights"),
         (lambda held: EARMemory(encoder, critic="gpt"), "critic: expected a callable or None, found str"),
         (lambda held: EARMemory(3), "encoder: expected a name, a callable or embeddings, found int"),
     ],

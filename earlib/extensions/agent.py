@@ -31,6 +31,7 @@ class Way(NamedTuple):
     preset: Preset
     learns: str  # "no"; "feedback": the critic cites among the memories returned; "reflection": the Explorer's slates
     order: str = "learned"  # of the candidates; "fused": the first stage's own; "gold": gold first
+    context: str | None = None  # "session": what stands before and after a turn in its session counts as well
 
 
 def _changed(**changes):
@@ -47,6 +48,10 @@ WAYS = {
     "memory_adapter": Way(PRESETS["adapter"], "feedback"),
     "memory_feedback": Way(_BEST, "feedback"),
     "memory_reflection": Way(_BEST, "reflection"),
+}
+CONTEXT = {
+    "memory_context_still": Way(_BEST, "no", context="session"),
+    "memory_context": Way(_BEST, "feedback", context="session"),
 }
 
 
@@ -104,7 +109,7 @@ def run_fixed(setting, questions=None):
 
 def _life(benchmark, encoder, gold, order, way, seed):
     """The memories returned to each question of one life, and the final weight of words."""
-    asked = {}  # the current question, which is not told by its text: several may share it
+    questions, asked = benchmark.asked, {}  # the current question, not told by its text: several may share it
 
     def critic(ids):
         return SimulatedCritic(way.preset.config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
@@ -112,7 +117,7 @@ def _life(benchmark, encoder, gold, order, way, seed):
     memory = _remembering(benchmark, encoder, way, critic, seed)
     returned = []
     for asked["now"] in order.tolist():
-        text, relevant = benchmark.asked[asked["now"]].text, gold[asked["now"]]
+        text, relevant = questions[asked["now"]].text, gold[asked["now"]]
         if way.order == "learned":
             ids = [one.id for one in memory.retrieve(text, SHOWN)]
         else:
@@ -135,12 +140,19 @@ class _Simulated(EARMemory):
         return lambda t, slates: judge(number, slates, uniforms[:, :, t])
 
 
-def _remembering(benchmark, encoder, way, critic, seed):
-    """A memory of every dialogue turn."""
-    memory = _Simulated(encoder, way.preset, critic, seed, getattr(torch, devices.dtype()))
+def _remembering(benchmark, encoder, way, critic, seed, apart=False):
+    """A memory of every dialogue turn; `apart` gives each conversation a namespace."""
+    memory = _Simulated(encoder, way.preset, critic, seed, getattr(torch, devices.dtype()), context=way.context)
     turns = [one for one in benchmark.memories if one.store == "dialogue"]
-    memory.add([one.text for one in turns], [one.id for one in turns])
+    for scope in dict.fromkeys(one.scope for one in turns):
+        held = [one for one in turns if one.scope == scope]
+        metadata = [{"session": f"{scope} {one.session}"} for one in held] if way.context else None
+        memory.add([one.text for one in held], [one.id for one in held], scope if apart else "", metadata)
     return memory
+
+
+def _where(query, apart):
+    return {"namespace": query.scope} if apart else {}
 
 
 def along(setting, lives, every):
@@ -295,7 +307,7 @@ class AdapterOnTop(CitationRate):
 RIVALS = {"memory_rate": CitationRate, "memory_similar": SimilarQuestions, "memory_on_top": AdapterOnTop}
 
 
-def run_streams(setting, way, streams=tuple(STREAMS), length=500):
+def run_streams(setting, way, streams=tuple(STREAMS), length=500, apart=False):
     """Let a memory learn from streams of feedback, then test it on other questions.
 
     Parameters
@@ -304,11 +316,13 @@ def run_streams(setting, way, streams=tuple(STREAMS), length=500):
         Dataset, encoder and seeds; a seed has its own order of the questions. The first 2 `length` may be learned from,
         the others are the test.
     way : str
-        One of `RIVALS`, "memory_still", or one of `WAYS` that learns from feedback.
+        One of `RIVALS`, or one of `WAYS` or `CONTEXT` that learns from feedback or not at all.
     streams : sequence of str
         Names in `STREAMS`.
     length : int
         Questions of a stream of usual length, at most a third of all.
+    apart : bool
+        Whether each conversation is a namespace, which alone is searched for its questions; for no rival.
 
     Returns
     -------
@@ -316,59 +330,61 @@ def run_streams(setting, way, streams=tuple(STREAMS), length=500):
         By stream.
     """
     benchmark = settings.benchmark(setting.dataset)
-    length = min(length, len(benchmark.asked) // 3)
-    encoder, gold, found = _lookup(benchmark, setting.encoder), _gold(benchmark), {}
+    questions, encoder, gold, found = benchmark.asked, _lookup(benchmark, setting.encoder), _gold(benchmark), {}
+    length = min(length, len(questions) // 3)
+    used = WAYS["memory_still"] if way in RIVALS else (WAYS | CONTEXT)[way]
     for name in streams:
         tests, returned, weights = [], [], []
         for seed in range(setting.seeds):
-            order = np.random.default_rng(seed).permutation(len(benchmark.asked))
-            memory = _remembering(benchmark, encoder, WAYS.get(way, WAYS["memory_still"]), None, seed)
+            order = np.random.default_rng(seed).permutation(len(questions))
+            memory = _remembering(benchmark, encoder, used, None, seed, apart)
             taught = RIVALS[way](memory, encoder) if way in RIVALS else memory
-            if way != "memory_still":
-                _teach(taught, benchmark, gold, order[: round(length * STREAMS[name].length)], name, seed)
+            if way in RIVALS or used.learns != "no":
+                _teach(taught, benchmark, gold, order[: round(length * STREAMS[name].length)], name, seed, apart)
             tests.append(order[2 * length :])
-            texts = [benchmark.asked[number].text for number in tests[-1]]
-            returned.append([[one.id for one in taught.retrieve(text, SHOWN)] for text in texts])
+            asked = [questions[number] for number in tests[-1]]
+            every = [taught.retrieve(one.text, SHOWN, **_where(one, apart)) for one in asked]
+            returned.append([[one.id for one in found] for found in every])
             weights.append(memory.weight)
         found[name] = _lived(np.stack(tests), returned, weights, gold)
     return found
 
 
-def _teach(memory, benchmark, gold, order, name, seed):
+def _teach(memory, benchmark, gold, order, name, seed, apart):
     """Give a memory a stream's feedback on the memories that it returns, or on one that has to do with none."""
-    rng, stream = np.random.default_rng([seed, 1]), STREAMS[name]
+    rng, stream, questions = np.random.default_rng([seed, 1]), STREAMS[name], benchmark.asked
     turns = [one.id for one in benchmark.memories if one.store == "dialogue"]
     unrelated = turns[rng.integers(len(turns))]
     for at, number in enumerate(order):
-        text = benchmark.asked[number].text
+        text, where = questions[number].text, _where(questions[number], apart)
         if stream.label is None:
             memory.feedback(text, [unrelated], [True])
             continue
-        ids = [one.id for one in memory.retrieve(text, SHOWN)]
+        ids = [one.id for one in memory.retrieve(text, SHOWN, **where)]
         labels = stream.label(rng, [id in gold[number] for id in ids], at / len(order))
         if labels is not None and any(label is not None for label in labels):
             memory.feedback(text, ids, labels)
 
 
-def streamed(setting, lives, still):
+def streamed(setting, lives, still, part="after a stream"):
     """Rows of Recall@5 after each stream, with the key `stream`, compared with a memory that does not learn; of other
     ways to learn than "memory_feedback" also with this one, with the key `over`.
 
     `lives` are results of `run_streams` by way, `still` those of "memory_still", of any one stream.
     """
     (base,) = still.values()
-    made = _after(setting, "memory_still", base)
+    made = _after(setting, "memory_still", base, part=part)
     for way, streams in lives.items():
         for name, life in streams.items():
-            made += _after(setting, way, life, base, stream=name)
-            if way != "memory_feedback":
-                made += _after(setting, way, life, lives["memory_feedback"][name], stream=name, over="memory_feedback")
+            about = {"part": part} if way == "memory_context_still" else {"part": part, "stream": name}
+            made += _after(setting, way, life, base, **about)
+            if way not in ("memory_feedback", "memory_context_still"):
+                made += _after(setting, way, life, lives["memory_feedback"][name], over="memory_feedback", **about)
     return made
 
 
 def _after(setting, way, life, against=None, **about):
-    against, about = against and against.values[:1], {"part": "after a stream", **about}
-    (row,) = comparisons.rows(setting, way, life.values[:1], life.queries, against, **about)
+    (row,) = comparisons.rows(setting, way, life.values[:1], life.queries, against and against.values[:1], **about)
     row.pop("split")
     return [row]
 

@@ -83,6 +83,12 @@ class EARMemory(StoredMemory):
     features : callable, optional
         `(query, texts) -> [n, F]`: features of memories, of the order of one, whose weights are learned; default:
         `earlib.memory.plain_features`.
+    context : str, optional
+        Key of the metadata that tells sessions apart, as "session". Memories of one namespace with an equal value are
+        each other's context, in the order of `list`, whatever was added between them: BM25 and cosine of the one
+        before and of the one after have learned weights, from (0.2, 0.1) and (0.1, 0.1) on, and candidates come in by
+        half of their BM25 too. Nothing is encoded for it. Where one is removed, its neighbours become each other's;
+        one that is replaced comes last; what does not meet `where` is as if never added. A folder keeps the key.
 
     Raises
     ------
@@ -376,7 +382,7 @@ class EARMemory(StoredMemory):
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
         ask = self._asker(query, ids, now)
         config = config.model_copy(update={"slate_size": min(config.slate_size, len(rows))})
-        given = side.to(self.dtype)[None, None] if config.side else None
+        given = side.to(self.dtype).reshape(len(rows), now.sides)[None, None, :, 0] if config.side else None
         told = explore(config, scores, similarity, ask, config.rounds, given)
         slates = [[ids[at] for at in slate] for slate in told.slates[0, 0].tolist()]
         labels = torch.where(told.readable, told.citations, 0)[0, 0].tolist()
@@ -430,7 +436,8 @@ class EARMemory(StoredMemory):
             Numbers of `memories`, `namespaces` and `feedbacks`, and names of `snapshots`. With learned weights also
             which ranking is `served`; on how many of the last hundred feedbacks that count both were `tested`; what
             share of the pairs of a useful memory and another one was in the `right` order by each, "learned" and "at
-            first"; and the learned `weights`, that of words first.
+            first"; and the learned `weights`: of words, with context of words before and after and of cosine before and
+            after, and of the features.
         """
         return self._write(self._stats)
 

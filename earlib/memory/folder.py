@@ -68,6 +68,7 @@ class State(Checked):
     features: list[float] | None = None  # of a fixed question and text, by which the callable is recognised
     replies: list[Answer] = []
     snapshots: dict[str, int] = {}  # feedbacks that each had learned from
+    context: str | None = None  # key of the metadata that tells sessions apart; left out where there is none
 
 
 class Add(Checked, arbitrary_types_allowed=True):
@@ -91,7 +92,7 @@ class Feedback(Checked, arbitrary_types_allowed=True):
     labels: list[list[bool | None]]
     source: str | None = None
     candidates: list[int | str | None] = []  # what is compared, so that loading need not search; earlier versions did
-    side: np.ndarray | None = None  # their scores by words
+    side: np.ndarray | None = None  # their scores as of `Snapshot.side`
 
 
 class Learning(Checked):

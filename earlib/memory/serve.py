@@ -62,17 +62,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=lambda name: Path(name).expanduser())  # a client starts it without a shell
     parser.add_argument("--encoder", help="of a new memory: a name, or the folder of a sentence-transformers model")
+    parser.add_argument("--context", help="of a new memory: the key of the metadata that tells sessions apart")
     options = parser.parse_args()
-    with opened(options.folder, options.encoder) as memory:
+    with opened(options.folder, options.encoder, options.context) as memory:
         server(memory).run()
 
 
-def opened(folder: Path, encoder: str | None) -> EARMemory:
+def opened(folder: Path, encoder: str | None, context: str | None) -> EARMemory:
     """Return the memory of a folder, a new one where none was ever saved to its end."""
     if (folder / NAME).exists():
         with suppress(UnsavedError):
             return EARMemory.load(folder, encoder)
-    memory = EARMemory(encoder or "minilm")
+    memory = EARMemory(encoder or "minilm", context=context)
     memory.save(folder)
     return memory
 

@@ -11,6 +11,7 @@ from earlib.core.ordering import best
 from earlib.data.candidates import of_largest, reciprocals
 from earlib.data.search import stream
 from earlib.data.words import Words
+from earlib.memory.context import START, WORDS, beside, cosines
 from earlib.memory.validation import check_distinct, check_features
 from earlib.memory.weights import Cosine
 
@@ -70,8 +71,10 @@ class Snapshot(NamedTuple):
     memories: list[Memory]  # by row
     words: Words
     adapter: Adapter | Cosine
-    weights: np.ndarray  # of the score by words, and of each feature
+    weights: np.ndarray  # of the score by words, of each score of the context if there is one, and of each feature
     features: Callable[[str, list[str]], np.ndarray] | None = None
+    session: np.ndarray | None = None  # [M] int32, the number of each memory's session, 0 for none; None: no context
+    sessions: dict[str, int] = {}  # number of each session, from 1
 
     @property
     def alive(self) -> np.ndarray:
@@ -115,26 +118,50 @@ class Snapshot(NamedTuple):
         vectors[rows > 0] = self.bank[rows[rows > 0]].numpy()
 
     def candidates(self, query: str, vector: np.ndarray, depth: int, by_words: bool, scope: np.ndarray):
-        """First stage over a scope: rows of the candidates, best first, and their scores as `candidates.word_scores`.
+        """First stage over a scope: rows of the candidates, best first, and their scores as by `side`.
 
         With words, reciprocal rank fusion of cosine similarity and BM25: a memory's ranks r, counted from 1 among the
-        first `POOL` K of each, contribute 1 / (60 + r); ties in the order of the bank. Other memories than those of the
-        scope count in nothing.
+        first `POOL` K of each, contribute 1 / (60 + r); ties in the order of the bank. With context, BM25 is a memory's
+        own and half of both neighbours'. Other memories than those of the scope count in nothing.
         """
         size = int(np.count_nonzero(scope))
         depth, pool = min(depth, size), min(POOL * depth, size)
         if not by_words or not size:
             return self.nearest(vector, depth, scope), torch.zeros(depth, dtype=torch.float64)
-        scores = self.words.scores(query, scope)
-        matched = np.flatnonzero(scores)
+        scores, near = self.score_words(query, scope)
+        total = scores if near is None else scores + np.float32(WORDS) * scores[near].sum(0)
+        matched = np.flatnonzero(total)
         if len(matched) > pool:  # sorting only those that can be among the first
-            matched = matched[scores[matched] >= np.partition(scores[matched], -pool)[-pool]]
-        by_score = torch.from_numpy(matched)[best(torch.from_numpy(scores[matched]), pool)]
+            matched = matched[total[matched] >= np.partition(total[matched], -pool)[-pool]]
+        by_score = torch.from_numpy(matched)[best(torch.from_numpy(total[matched]), pool)]
         rankings = self.nearest(vector, pool, scope), by_score
         held, place = torch.cat(rankings).unique(return_inverse=True)
         share = torch.cat([reciprocals(len(one)) for one in rankings])
         rows = held[best(torch.zeros(len(held), dtype=torch.float64).index_add(0, place, share), depth)]
-        return rows, of_largest(torch.from_numpy(scores)[rows].double())
+        return rows, self.side(vector, rows, scores, near)
+
+    def score_words(self, query: str, scope: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """BM25 of every row, `[M]`, and with context the rows beside each one, `[2, M]`."""
+        near = None if self.session is None else beside(self.session, scope)
+        return self.words.scores(query, scope), near
+
+    def side(self, vector: np.ndarray, rows: torch.Tensor, scores: np.ndarray, near: np.ndarray | None) -> torch.Tensor:
+        """Scores of candidates beside their cosine, `[K]`: BM25 as by `candidates.word_scores`.
+
+        With context `[K, 5]`: behind it BM25 of the memories before and after, all as shares of the largest of the
+        three, and their cosines.
+        """
+        own = torch.from_numpy(scores)[rows].double()
+        if near is None:
+            return of_largest(own)
+        near = near[:, rows.numpy()]
+        shares = torch.cat([own, torch.from_numpy(scores[near]).double().flatten()])
+        return torch.cat([of_largest(shares).view(3, -1), cosines(self.bank, near, vector)]).T.contiguous()
+
+    @property
+    def sides(self) -> int:
+        """Number of scores beside the cosine."""
+        return 1 if self.session is None else 1 + len(START)
 
     def nearest(self, vector: np.ndarray, k: int, scope: np.ndarray) -> torch.Tensor:
         """Return the k rows of a scope of the highest cosine similarity, best first."""
@@ -155,24 +182,31 @@ class Snapshot(NamedTuple):
 
     @torch.no_grad()
     def scores(self, query: str, vector: np.ndarray, rows: torch.Tensor, side: torch.Tensor):
-        """Scores of candidates by the adapter, `[1, 1, K]`, and what `gram` needs; equal texts share one score."""
+        """Scores of candidates by the adapter, `[1, 1, K]`, and what `gram` needs.
+
+        Equal texts share one score but for their context.
+        """
         dtype = self.adapter.parameters[0].dtype
         asked, memory = torch.from_numpy(vector).to(dtype), self.bank[rows].to(dtype)
         scores, adapted, length = self.adapter.score(asked[None, None], memory[None])
         if not scores.isfinite().all():
             raise FloatingPointError("the adapter diverged: scores are not finite; lower the learning rate")
-        scores = scores + self.weights[0].item() * side.to(dtype)
-        if self.weights[1:].any():
-            scores = scores + torch.from_numpy(self.features_of(query, rows) @ self.weights[1:]).to(dtype)
+        own, *around = side.to(dtype).reshape(len(rows), self.sides).unbind(1)
+        scores = scores + self.weights[0].item() * own
+        if self.weights[self.sides :].any():
+            scores = scores + torch.from_numpy(self.features_of(query, rows) @ self.weights[self.sides :]).to(dtype)
         first: dict[str, int] = {}
         twin = [first.setdefault(self.memories[row].text, at) for at, row in enumerate(rows.tolist())]
-        return scores[..., twin], adapted, length
+        scores = scores[..., twin]
+        for weight, values in zip(self.weights[1 : self.sides].tolist(), around, strict=True):
+            scores = scores + weight * values
+        return scores, adapted, length
 
     def features_of(self, query: str, rows: torch.Tensor) -> np.ndarray:
         """Features of memories for a question, `[n, F]`."""
         assert self.features is not None
         texts = [self.memories[row].text for row in rows.tolist()]
-        return check_features(self.features(query, texts), len(texts), len(self.weights) - 1)
+        return check_features(self.features(query, texts), len(texts), len(self.weights) - self.sides)
 
     def without_removed(self):
         """Move the living memories together in their order; also the new row of each old one, 0 for removed ones."""
@@ -187,6 +221,7 @@ class Snapshot(NamedTuple):
             row_of_text={one.text: row for row, one in enumerate(memories[1:], 1)},
             memories=memories,
             words=self.words.of_rows(rows),
+            session=None if self.session is None else self.session[rows],
         )
         return moved, number
 

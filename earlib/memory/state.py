@@ -1,6 +1,7 @@
 """Memories and the learner that ranks them, as one writer changes them."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 
 from earlib.core.explorer import tallied
 from earlib.core.replay import grown
-from earlib.data.candidates import of_largest
 from earlib.data.words import Words
+from earlib.memory.context import START
 from earlib.memory.folder import Add, Answer, Change, Feedback, Learning, Memories, Remove, State
 from earlib.memory.online import OnlineLearner
 from earlib.memory.presets import Preset
@@ -38,10 +39,12 @@ class MemoryState:
         The next number that is given as an id.
     """
 
-    def __init__(self, preset: Preset, features, width: int, seed: int, dtype: torch.dtype, experiences: int):
+    def __init__(self, preset: Preset, features, width: int, seed: int, dtype: torch.dtype, experiences: int, context):
         self.preset, self.config, self.by_words = preset, preset.config, preset.words
         self.seed, self.dtype, self.experiences = seed, dtype, experiences
         self.features, self._features = features, width  # and how many there are
+        self.context: str | None = context  # key of the metadata that tells sessions apart
+        self._start = np.array([self.config.side_start, *(START if context else ())])
         self.next = 0
         self.kept: dict[str, Kept] = {}  # by name
         self.replies: dict[str, tuple[list, dict]] = {}  # of a language model: the memories' ids, and what it said
@@ -54,11 +57,12 @@ class MemoryState:
         self.learner = self._new_learner()
         self._room, nothing = torch.eye(1, width or 1).half(), [Memory("", "")]  # the bank, and room for more
         adapter, weights = self._ranking()
-        self._show(Snapshot(self._room, none, {}, {}, {}, nothing, words, adapter, weights, self.features))
+        ranked, session = (adapter, weights, self.features), none if self.context else None
+        self._show(Snapshot(self._room, none, {}, {}, {}, nothing, words, *ranked, session, {}))
 
     def _new_learner(self) -> OnlineLearner | WeightLearner:
         if self.preset.weights:
-            return WeightLearner(self.config, self._features, self.dtype, self.experiences)
+            return WeightLearner(self.config, self._features, self.dtype, self.experiences, self._start)
         return OnlineLearner(self.config, self.width or 1, self.seed, self.dtype, self.experiences)
 
     def check(self, change: Change) -> None:
@@ -116,7 +120,18 @@ class MemoryState:
         self.next = max([self.next, *(id + 1 for id in ids if isinstance(id, int))])
         numbers = [now.spaces.setdefault(one.namespace, len(now.spaces) + 1) for one in memories]
         space = np.concatenate([space, np.array(numbers, np.int32)])
+        if now.session is not None:
+            now = now._replace(session=np.concatenate([now.session, np.array(self._sessions(memories), np.int32)]))
         self._settle(now._replace(bank=self._room[:stop], space=space, row=row))
+
+    def _sessions(self, memories: list[Memory]) -> list[int]:
+        """Numbers of the sessions of memories, 0 where the metadata tell none."""
+        known, numbers = self.now.sessions, []
+        for one in memories:
+            value = one.metadata.get(self.context or "")
+            key = json.dumps([one.namespace, value], sort_keys=True)
+            numbers.append(0 if value is None else known.setdefault(key, len(known) + 1))
+        return numbers
 
     def remove(self, ids: list) -> None:
         space = self.now.space.copy()
@@ -152,7 +167,7 @@ class MemoryState:
         dropped = others[len(others) - max(0, len(rows) + len(missing) - K) :]  # the last ones make room
         rows = [row for row in rows if row not in dropped] + missing
         if missing and self.by_words:
-            side = of_largest(torch.from_numpy(now.words.scores(query, scope))[torch.tensor(rows)].double())
+            side = now.side(vector, torch.tensor(rows), *now.score_words(query, scope))
         elif missing:
             side = torch.zeros(len(rows), dtype=torch.float64)
         return {"candidates": [now.memories[row].id if row else None for row in rows], "side": side.numpy()}
@@ -174,7 +189,7 @@ class MemoryState:
         if isinstance(self.learner, WeightLearner):
             asked, memory = torch.from_numpy(vector).to(self.dtype), now.bank[rows].to(self.dtype)
             cosine = self.learner.cosine.score(asked[None, None], memory[None])[0]
-            first = cosine.flatten().double() + self.config.side_start * side
+            first = cosine.flatten().double() + side.reshape(len(rows), -1) @ torch.from_numpy(self._start)
             x = np.column_stack([first, side, now.features_of(query, torch.tensor(rows))])
             self.learner.learn(x, np.array(rows), told, source_number(source))
             return self._show_ranking()
@@ -211,6 +226,7 @@ class MemoryState:
         plain |= {"dtype": str(self.dtype).partition(".")[2], "experiences": self.experiences, "next": self.next}
         plain |= {"replies": [{"key": key, "ids": of, "fields": said} for key, (of, said) in self.replies.items()]}
         plain |= {"dimension": self.width or None, "known": self.learner.known}
+        plain |= {"context": self.context} if self.context else {}
         learned = self.learner.state(number) if self.width else {}
         tensors = {f"learner.{name}": values for name, values in learned.items()}
         for at, (held, _) in enumerate(self._kept(number).values()):

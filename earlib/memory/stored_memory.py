@@ -37,6 +37,7 @@ class StoredMemory:
         dtype: torch.dtype = torch.float32,
         experiences: int = 10_000,
         features: Function | None = None,
+        context: str | None = None,
     ):
         self.preset = resolve_preset(preset)
         self.config, self.by_words = self.preset.config, self.preset.words
@@ -56,12 +57,14 @@ class StoredMemory:
         weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
         if features is not None and not (callable(features) and self.preset.weights):
             raise TypeError("features: expected a callable, and a preset that learns weights of them")
+        if context is not None and not (isinstance(context, str) and context and self.preset.weights):
+            raise TypeError("context: expected the name of a key of the metadata, and a preset that learns weights")
         self.features = (features or plain_features) if self.preset.weights else None
         self._of_probe: list[float] | None = None  # by which `load` recognises them
         if self.features is not None:
             self._of_probe = validation.check_features(self.features(PROBE, [PROBE]), 1)[0].tolist()
         width = len(self._of_probe or ())
-        parts = (self.preset, self.features, width, self.seed, dtype, self.experiences)
+        parts = (self.preset, self.features, width, self.seed, dtype, self.experiences, context)
         self._state: MemoryState = self._write(
             lambda: MemoryState(*parts)
         )  # its tensors are made in the thread's modes
@@ -204,7 +207,8 @@ class StoredMemory:
                 except ValueError as error:
                     told = f'{path}: {error}; give its folder: load(path, encoder="path/to/folder")'
                     raise ValueError(told) from None
-            memory = cls(encoder, preset, critic, plain.seed, DTYPES[plain.dtype], plain.experiences, features)
+            given = plain.seed, DTYPES[plain.dtype], plain.experiences, features, plain.context
+            memory = cls(encoder, preset, critic, *given)
             mine, theirs = memory._of_probe or [], plain.features or []
             if len(mine) != len(theirs) or not np.allclose(mine, theirs):
                 told = f"those that {path} was made with, which make {plain.features} of a fixed text"

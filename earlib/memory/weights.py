@@ -1,7 +1,8 @@
 """A few weights that are learned from what was shown, and served only while they rank better than what learned nothing.
 
 With x the features of a memory for a question (its score as the memory ranks at first, its share of the score by words,
-and the plain features), the weights u minimise, over pairs of a useful memory i and another one j of a feedback,
+scores of its context if there is one, and the plain features), the weights u minimise, over pairs of a useful memory i
+and another one j of a feedback,
 
     mean over pairs of log(1 + exp(-u . (x_i - x_j))), summed over feedbacks, + lambda / 2 (u_2^2 + u_3^2 + ...).
 
@@ -60,10 +61,11 @@ class WeightLearner:
         Whether the learned ranking is served.
     """
 
-    def __init__(self, config: Config, features: int, dtype: torch.dtype, experiences: int):
-        self.start, self.slate, self.experiences = config.side_start, config.slate_size, min(experiences, KEPT)
+    def __init__(self, config: Config, features: int, dtype: torch.dtype, experiences: int, start: np.ndarray):
+        self.slate, self.experiences = config.slate_size, min(experiences, KEPT)
         self.cosine = Cosine(dtype)
-        none, D = np.zeros(0, np.int64), 2 + features
+        none, D = np.zeros(0, np.int64), 1 + len(start) + features
+        self.start = np.append(start, np.zeros(features))  # weights at first, without that of the cosine
         self.alive, self.bank, self.known, self.served = torch.zeros(0, dtype=torch.bool), None, 0, False
         self.u = np.eye(D)[0] * SCALE
         self.evidence = Evidence(none, none, none, np.zeros((0, D)), np.zeros(0), np.zeros((0, 2)), none)
@@ -74,10 +76,9 @@ class WeightLearner:
 
     @property
     def ranking(self) -> tuple[Cosine, np.ndarray]:
-        """The cosine, and the weights that are served: of words, and of each feature beside the cosine."""
+        """The cosine, and the weights that are served: of all features beside the cosine, that of words first."""
         weights = self.u[1:] / self.u[0] if self.served else np.zeros(len(self.u) - 1)
-        weights[0] += self.start
-        return self.cosine, weights
+        return self.cosine, weights + self.start
 
     def learn(self, x: np.ndarray, index: np.ndarray, told, source: int) -> None:
         """Learn from one feedback on candidates: features `[K, D]`, rows `[K]`, and the Exploration of a critic.
@@ -106,7 +107,7 @@ class WeightLearner:
         evidence = Evidence(*(np.concatenate(pair) for pair in zip(old, (*new, *each), strict=True)))
         left, over, pairs = self._pairs(evidence)
         u = fitted(self.u, evidence.x[left] - evidence.x[over], (evidence.weight / pairs.clip(1))[evidence.of[left]],
-                   self.start)  # fmt: skip
+                   self.start[0])  # fmt: skip
         served = self._better(evidence.right[pairs > 0][-TESTED:])
         self.known, self.evidence, self.u, self.served = known, evidence, u, served
 
@@ -141,7 +142,7 @@ class WeightLearner:
         right = self.evidence.right[self._pairs(self.evidence)[2] > 0][-TESTED:]
         right = right[right[:, 0] >= 0]
         means = right.mean(0).tolist() if len(right) else [None, None]
-        weights = self.u[1:] / self.u[0] + self.start * (np.arange(len(self.u) - 1) == 0)
+        weights = self.u[1:] / self.u[0] + self.start
         told = {"served": "learned" if self.served else "at first", "tested": len(right)}
         return told | {"right": dict(zip(("learned", "at first"), means, strict=True)), "weights": weights.tolist()}
 
