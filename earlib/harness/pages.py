@@ -5,7 +5,6 @@ missing, broken or not of its source is reported on the page and printed.
 """
 
 import argparse
-import difflib
 import html
 import json
 import re
@@ -68,7 +67,7 @@ class Entry(NamedTuple):
 
 def read(folder):
     """The entries of a results folder, whose name is the profile: tables, figures, the rest, and own runs last."""
-    ids = _sorted({file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")})
+    ids = _made(folder)
     pictures = {id: [] for id in ids}
     for stem in sorted((file.stem for file in folder.glob("*.png")), key=lambda stem: (len(stem), stem)):
         owners = [id for id in ids if stem == id or stem.startswith(f"{id}_")]
@@ -79,8 +78,11 @@ def read(folder):
 
 def missing(folder):
     """Results that the profile makes and its folder lacks, in the order of the report."""
-    there = {file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")}
-    return [id for id in _sorted(notebooks.sources()) if id not in there]
+    return _sorted(notebooks.sources().keys() - set(_made(folder)))
+
+
+def _made(folder):
+    return _sorted({file.stem for kind in ("ipynb", "json") for file in folder.glob(f"*.{kind}")})
 
 
 def _sorted(ids):
@@ -103,7 +105,6 @@ def _entry(folder, id, pictures, own):
         remarks.append(str(error))
     try:
         record = records.load(id, folder.name, folder.parent)
-        record["rows"] = [records.Row.model_validate(row).model_dump() for row in record["rows"]]
         _table(record)  # refuses two rows of one name
         remarks += _record_remarks(record, notebook, folder.name)
     except FileNotFoundError:
@@ -173,12 +174,11 @@ def _notebook_remarks(notebook, id, profile, saved):
 
 def _differing(executed, source):
     """Cells of an executed notebook that are not those of its source; "" if there are none."""
-    here, there = ([(cell.cell_type, cell.source) for cell in cells] for cells in (executed, source))
-    steps = difflib.SequenceMatcher(a=there, b=here, autojunk=False).get_opcodes()
-    changed = [cell for kind, _, _, start, end in steps if kind != "equal" for cell in executed[start:end]]
-    lacking = [cell for kind, start, end, _, _ in steps if kind == "delete" for cell in source[start:end]]
-    told = {"cell": changed, "it lacks": lacking}
-    return "; ".join(f"{what} {', '.join(map(_named, cells))}" for what, cells in told.items() if cells)
+    here, there = ({_named(cell): (cell.cell_type, cell.source) for cell in cells} for cells in (executed, source))
+    changed = [id for id, cell in here.items() if cell != there.get(id)]
+    told = {"cell": changed, "it lacks": [id for id in there if id not in here]}
+    told["another order of"] = ["cells"] * (not any(told.values()) and [*here] != [*there])
+    return "; ".join(f"{what} {', '.join(ids)}" for what, ids in told.items() if ids)
 
 
 def _named(cell):
@@ -202,28 +202,10 @@ def _record_remarks(record, notebook, profile):
 
 def _table(record):
     """Table of all rows of a record as HTML; what their names have in common stands in the caption."""
-    rows = record["rows"]
-    if not rows:
+    if not record["rows"]:
         return ""
-    further = [key for row in rows for key in row if key not in (*records.VALUES, "metric")]
-    keys = list(dict.fromkeys(("variant", *further, "metric")))  # the metric comes last in a name
-    varying = [key for key in keys if len({str(row.get(key)) for row in rows}) > 1] or ["metric"]
-    index = [key for key in keys if key in (*varying, "variant", "metric")]
-    shown = tables.table(record, index, columns=())
-    shown.columns = ["measured", "paper", "verdict"]
-    shown["verdict"] = list(map(records.shown, rows))
-    names = [dict(zip(index, line, strict=True)) for line in shown.index]
-    shown.index = [_words(name, varying) for name in names]
-    head = _words(names[0], [key for key in index if key not in varying])
-    caption = ". ".join(filter(None, [head, tables.caption(record)]))
-    return _decorated(tables.html(shown if (shown["paper"] != "").any() else shown[["measured"]], caption))
-
-
-def _words(name, keys):
-    """Name of a row for readers: "EAR, Exploration rounds 4, Recall@5 (%)"."""
-    told = {key: name[key] for key in keys if name[key]}
-    heads = {key: "" if key in records.KEYS else f"{paper.label(key)} " for key in told}
-    return ", ".join(heads[key] + text.removeprefix(heads[key]) for key, text in told.items())  # numbers have theirs
+    further = dict.fromkeys(key for row in record["rows"] for key in records.further(row))
+    return _decorated(tables.show(record, (*records.KEYS[:3], *further, "metric"), columns=()).data)
 
 
 def _in_order(counts):

@@ -286,7 +286,8 @@ def _without_empty_paper(frame, record, where):
         return frame
     heads = frame.columns.get_level_values(-1)
     left = frame.loc[:, ~heads.isin(["paper", "in the paper", "verdict"])]
-    return left.droplevel(-1, axis=1) if {*left.columns.get_level_values(-1)} == {"measured"} else left
+    alone = left.columns.nlevels > 1 and {*left.columns.get_level_values(-1)} == {"measured"}
+    return left.droplevel(-1, axis=1) if alone else left
 
 
 def folded(summary, *shown):
