@@ -75,7 +75,7 @@ def test_runs_on_workers_are_bit_for_bit_those_without(client, empty, variants, 
 
 def test_the_candidates_that_are_sent_are_those_of_the_run():
     found = planned("ear", seeds=1).popitem()[1].found
-    sent = grid.unpacked(grid.packed(found))
+    sent = grid.read_part(found)
     assert torch.equal(sent.memory, found.memory) and len(sent.bank) == len(found.index.unique())
     assert torch.equal(sent.index.argsort(stable=True), found.index.argsort(stable=True))  # ties go the same way
     for name in ("query", "gold", "gold_count"):
@@ -89,7 +89,7 @@ def killed(client, monkeypatch):
 
     def heard_too(watch, event):
         hear(watch, event)
-        heard.put(event[1]["worker"])
+        heard.put(event[1][-1])
 
     monkeypatch.setattr(machines.Watch, "_hear", heard_too)
 
@@ -112,6 +112,12 @@ def test_a_worker_killed_in_mid_run_loses_nothing(client, empty, capsys, monkeyp
     assert told and all(map(again.fullmatch, told))
     for job in wanted.values():
         assert_identical(job)
+
+
+def test_two_runs_of_one_name_are_no_run_whose_worker_died(client, empty, capsys):
+    wanted = planned("rmm", seeds=1) | planned("rmm", seeds=1, split="conversation")
+    assert len({*map(str, wanted)}) == 1 and grid.compute(grid.missing(wanted), client) == set()
+    assert len(list(empty.iterdir())) == 2 and "died" not in capsys.readouterr().out
 
 
 def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):

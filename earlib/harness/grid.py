@@ -9,23 +9,23 @@ nor weights.
 
 import argparse
 import sys
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
-import safetensors.torch
+import pandas as pd
 from dask.system import CPU_COUNT
 from distributed import as_completed
 from pydantic import ValidationError
 
 from earlib.core.config import VARIANTS, Config, near
 from earlib.data import benchmarks, encoders
-from earlib.data.candidates import Candidates
 from earlib.data.encoders import progress
 from earlib.experiments import intervals, measures, runs, settings
 from earlib.experiments.settings import Setting
 from earlib.harness import machines
 
-SENT = ("query", "bank", "index", "gold", "gold_count", "side")  # what a run reads of candidates
+UNREAD = dict.fromkeys(("ids", "memory_ids", "categories", "scopes", "stores"), ()) | {"gold_in_store": {}}  # by a run
 
 
 class Cell(NamedTuple):
@@ -78,9 +78,9 @@ def compute(lacking, client):
     watch, data, futures, failed = machines.Watch(client), {}, {}, set()
     for cell, job in lacking.items():
         if id(job.found) not in data:
-            data[id(job.found)] = client.submit(bytes, packed(job.found), pure=False)
+            data[id(job.found)] = client.submit(replace, read_part(job.found), pure=False)  # a task can be made again
         sent = (job.setting, job.config, data[id(job.found)], job.splits)
-        futures[watch.submit(_run, str(cell), *sent)] = cell
+        futures[watch.submit(runs.compute_run, str(cell), *sent)] = cell
     steps = progress("runs", [slice(number, number + 1) for number in range(len(futures))], len(futures), "runs")
     for _, future in zip(steps, as_completed(futures, loop=client.loop), strict=True):
         cell = futures[future]
@@ -93,36 +93,23 @@ def compute(lacking, client):
     return failed
 
 
-def _run(setting, config, content, splits):
-    """Compute a run on a worker."""
-    return runs.compute_run(setting, config, unpacked(content), splits)
-
-
-def packed(found):
-    """Candidates as bytes, with those rows of the bank alone that are a candidate of some question."""
+def read_part(found):
+    """The part of candidates that a run reads: of the bank the rows that are a candidate of some question."""
     rows, place = found.index.unique(return_inverse=True)  # ascending, so that ties are broken as in the whole bank
-    sent = {name: getattr(found, name) for name in SENT} | {"bank": found.bank[rows], "index": place}
-    present = {name: tensor.contiguous() for name, tensor in sent.items() if tensor is not None}
-    return safetensors.torch.save(present)
-
-
-def unpacked(content):
-    """The candidates that `packed` made bytes of; without ids and labels, which no run reads."""
-    unread = dict.fromkeys(("ids", "memory_ids", "categories", "scopes"), ())
-    return Candidates(**safetensors.torch.load(content), **unread)
+    return replace(found, bank=found.bank[rows], index=place, **UNREAD)
 
 
 def table(planned, failed):
     """One line a cell: recall and hit rate in percent with the deviation between seeds; "-" where its run failed."""
-    lines = [("dataset", "encoder", "variant", "seeds", *measures.MEASURES[:2])]
+    lines = []
     for (setting, variant), job in planned.items():
         shown = ("-", "-")
         if job is None or job.key not in failed:
             reached = runs.answers(setting, variant)
             shown = (_told(values, reached.queries) for values in reached.values[:2])
-        lines.append((setting.dataset, setting.encoder, variant, str(setting.seeds), *shown))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        lines.append((setting.dataset, setting.encoder, variant, setting.seeds, *shown))
+    heads = ["dataset", "encoder", "variant", "seeds", *measures.MEASURES[:2]]
+    return pd.DataFrame(lines, columns=heads).to_string(index=False)
 
 
 def _told(values, queries):

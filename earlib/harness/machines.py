@@ -15,6 +15,7 @@ import uuid
 from concurrent.futures import CancelledError
 from functools import lru_cache
 from pathlib import Path
+from unittest.mock import patch
 
 import dask
 import numpy as np
@@ -55,10 +56,9 @@ def connect(scheduler=None, workers=1):
     """Client of a scheduler; without an address, of a cluster on this machine that lives as long as the context."""
     check(scheduler)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told in one line, by `Watch`
-    before = dict(os.environ)
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(_SETTINGS))
-        stack.callback(_restore, before)  # the nanny of a worker writes into the environment of its own process
+        stack.enter_context(patch.dict(os.environ))  # a worker's nanny writes into the environment of this process
         address = scheduler or stack.enter_context(
             LocalCluster(
                 n_workers=workers,
@@ -83,12 +83,6 @@ def connect(scheduler=None, workers=1):
         yield client
 
 
-def _restore(before):
-    for name in os.environ.keys() - before:
-        del os.environ[name]
-    os.environ.update(before)
-
-
 def dask_setup(worker):
     """Let a worker of this machine ignore Ctrl-C, which a terminal sends to it too: the client decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -101,19 +95,18 @@ class Watch:
     """
 
     def __init__(self, client, started=None):
-        self.client, self.started, self.workers = client, started, {}
+        self.client, self.started, self.begun, self.workers = client, started, set(), {}
         self.topic = f"earlib-{uuid.uuid4().hex}"
         client.subscribe_topic(self.topic, self._hear)
 
     def _hear(self, event):
-        _, told = event
-        name, worker = told["name"], told["worker"]
-        before = self.workers.get(name)
+        _, (key, name, worker) = event
         self.workers[name] = worker
-        if before is not None:
+        if key in self.begun:
             print(f"{name}: its worker died; running again on {worker}", flush=True)
         elif self.started:
             self.started(name, worker)
+        self.begun.add(key)
 
     def submit(self, function, name, *arguments):
         """Future of `function(*arguments)` on a worker with the client's source; messages call it by its name."""
@@ -124,7 +117,7 @@ def _task(function, name, topic, expected, *arguments):
     worker = get_worker()
     if source() != expected:
         raise OtherSource(f"the worker {worker.address} has another earlib, torch or numpy than this; install the same")
-    worker.log_event(topic, {"name": name, "worker": worker.address})
+    worker.log_event(topic, (worker.get_current_task(), name, worker.address))  # two tasks can have one name
     torch.set_num_threads(1)
     return function(*arguments)
 
