@@ -21,17 +21,18 @@ def default():
 
 def precision():
     """The precision of encoding: `EARLIB_PRECISION`, else full."""
-    chosen = os.environ.get("EARLIB_PRECISION") or "full"
-    if chosen not in PRECISIONS:
-        raise ValueError(f"EARLIB_PRECISION: expected one of {', '.join(PRECISIONS)}, got {chosen!r}")
-    return chosen
+    return _chosen("EARLIB_PRECISION", PRECISIONS)
 
 
 def dtype():
     """The precision in which adapters learn and score: `EARLIB_DTYPE`, else float32."""
-    chosen = os.environ.get("EARLIB_DTYPE") or "float32"
-    if chosen not in DTYPES:
-        raise ValueError(f"EARLIB_DTYPE: expected one of {', '.join(DTYPES)}, got {chosen!r}")
+    return _chosen("EARLIB_DTYPE", DTYPES)
+
+
+def _chosen(variable, known):
+    chosen = os.environ.get(variable) or next(iter(known))
+    if chosen not in known:
+        raise ValueError(f"{variable}: expected one of {', '.join(known)}, got {chosen!r}")
     return chosen
 
 

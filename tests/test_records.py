@@ -301,10 +301,10 @@ def test_check_knows_what_it_cannot_compare(places, capsys):
         "  locomo/minilm/ear/recall@5: 45, committed 45",
     ]
     records.compare_with_reference(ablation(provenance={**PROVENANCE, "packages": {"earlib": "9.0"}}), 0.5)
-    assert "the reference is of version 0.1.0, this record of 9.0: not compared" in capsys.readouterr().out
+    assert "the reference is of version 0.1.0, not 9.0: not compared" in capsys.readouterr().out
     commit(ablation(), places, lambda text: text.replace('"profile": "laptop"', '"profile": "smoke"'))
     records.compare_with_reference(ablation(), 0.5)
-    assert "the reference is of profile smoke, this record of laptop: not compared" in capsys.readouterr().out
+    assert "the reference is of profile smoke, not laptop: not compared" in capsys.readouterr().out
     commit(ablation(), places, lambda text: text[:100])
     with pytest.raises(ValueError, match="tab03_ablation.json: not JSON"):
         records.compare_with_reference(ablation(), 0.5)

@@ -4,7 +4,7 @@ import math
 from itertools import product
 from typing import NamedTuple
 
-from earlib import __version__, paper, paths, records
+from earlib import paper, paths, records
 from earlib.claims.rule import Part, Undecidable, less, turned
 from earlib.experiments.measures import first_above
 
@@ -88,13 +88,10 @@ def _usable(id, profile, present, folder):
         raise Undecidable(f"there is no record of {id}") from None
     except ValueError:
         raise Undecidable(f"the record of {id} cannot be read") from None
-    made_with = record["provenance"]
-    version = made_with.get("packages", {}).get("earlib")
-    for what, there, here in (("profile", record["profile"], profile), ("version", version, __version__)):
-        if there != here:
-            raise Undecidable(f"the record of {id} is of {what} {there}, not {here}, and is not used")
+    for other in records.departures(record, profile):
+        raise Undecidable(f"the record of {id} is {other}, and is not used")
     for what, known in present.items():
-        there, named = made_with.get(what), record["parameters"].get(what)
+        there, named = record["provenance"].get(what), record["parameters"].get(what)
         named = [named] if isinstance(named, str) else named or []
         by_name = there if isinstance(there, dict) else dict.fromkeys(named, there) if len(named) == 1 else {}
         for name in by_name.keys() & known.keys():
@@ -135,7 +132,8 @@ def measured_rows(runs, id, **where):
     alone = runs.split == UNSEEN and setting["dataset"] != "longmemeval"
     usual = {"split": (None, "conversation") if alone else (None, "random", "fixed"), "over": None}
     where = {**usual, **setting}
-    found = _matching(runs, id, where)
+    rows = runs.records[id]["rows"]
+    found = records.matching(rows, where)
     held = [row for row in found if row["measured"] is not None]
     own = [row for row in held if row.get("llm") in (None, paper.LANGUAGE_MODEL)]
     if own:
@@ -143,21 +141,15 @@ def measured_rows(runs, id, **where):
     if held:
         models = paper.label(held[0]["llm"]), paper.label(paper.LANGUAGE_MODEL)
         raise Undecidable("answers by the language model {} say nothing of those by {}".format(*models))
-    if alone and not _matching(runs, id, {"split": "conversation"}):
+    if alone and not records.matching(rows, {"split": "conversation"}):
         raise Undecidable(f"{RECORDS[id]} has no split by conversation")
-    elsewhere = [
-        {key: where[key] for key in keys if key in where} for keys in (records.KEYS, ("dataset", *records.KEYS[2:]))
-    ]
-    for row in [*found, *(row for one in elsewhere for row in _matching(runs, id, one))]:
+    kept = {key: where[key] for key in records.KEYS if key in where}
+    elsewhere = [records.matching(rows, one) for one in (kept, {key: kept[key] for key in kept if key != "encoder"})]
+    for row in sum(elsewhere, found):
         if row["measured"] is None:
             raise Undecidable(row["reason"])
     asked = [value for value in setting.values() if isinstance(value, str | float | int)] + ["conversation"] * alone
     raise Undecidable(f"{RECORDS[id]} has no row of {', '.join(paper.label(value) for value in asked)}")
-
-
-def _matching(runs, id, where):
-    wanted = {key: value if isinstance(value, tuple | list) else (value,) for key, value in where.items()}
-    return [row for row in runs.records[id]["rows"] if all(row.get(key) in values for key, values in wanted.items())]
 
 
 def level(runs, id, **where):

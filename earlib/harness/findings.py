@@ -12,7 +12,7 @@ from IPython.display import HTML
 
 from earlib import paper, paths
 from earlib.harness import tables
-from earlib.records import key_of, load, other_parameters
+from earlib.records import key_of, load, matching, other_parameters
 
 
 class Value(NamedTuple):
@@ -145,7 +145,9 @@ def _value(record, where):
     ends = {at: wanted.pop(end) for end, at in (("first", 0), ("last", -1)) if end in wanted}
     than = wanted.pop("than", None)
     wanted = {key: one for key, one in wanted.items() if one != "any"}
-    rows = [row for row in record["rows"] if all(row.get(key) in _either(key, one) for key, one in wanted.items())]
+    split = wanted["split"]
+    wanted["split"] = [*(split if isinstance(split, list) else [split]), None]  # rows without one belong to every one
+    rows = matching(record["rows"], wanted)
     for at, along in ends.items():
         points = sorted((row for row in rows if row.get(along) is not None), key=lambda row: row[along])
         rows = [points[at]] if points else []
@@ -159,8 +161,3 @@ def _value(record, where):
 def _counterparts(record, rows, keys):
     found = {key_of(row): row for row in record["rows"]}
     return [found[key_of({**row, **keys})] for row in rows]
-
-
-def _either(key, value):
-    values = value if isinstance(value, list) else [value]
-    return [*values, None] if key == "split" else values  # rows without a split belong to every one

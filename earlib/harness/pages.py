@@ -22,7 +22,7 @@ from math_core import LatexError, LatexToMathML
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
-from earlib import __version__, claims, paper, paths, records
+from earlib import claims, paper, paths, records
 from earlib.harness import notebooks, profiles, readme, tables
 from earlib.harness.findings import finding, five
 
@@ -186,11 +186,7 @@ def _named(cell):
 
 
 def _record_remarks(record, notebook, profile):
-    version = record["provenance"].get("packages", {}).get("earlib")
-    if record["profile"] != profile:
-        yield f"The record is of the profile {record['profile']}, not {profile}"
-    if version != __version__:
-        yield f"The record is of earlib {version}, this is {__version__}"
+    yield from (f"The record is {other}" for other in records.departures(record, profile))
     given = notebook.metadata.get("papermill", {}).get("parameters", {}) if notebook else {}
     other = [key for key, value in record["parameters"].items() if key in given and value != records.plain(given[key])]
     if other:

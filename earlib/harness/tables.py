@@ -6,7 +6,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from earlib import paper
-from earlib.records import SEES_GOLD, SETTING, further, key_of, named, shown
+from earlib.records import SEES_GOLD, SETTING, further, key_of, matching, named, shown
 
 IN_MS = ("latency", "latency_p50", "latency_p90", "latency_p99")  # in seconds in the paper and in records
 
@@ -17,8 +17,7 @@ def frame(record, **where):
 
 
 def _select(record, where):
-    wanted = {key: value if isinstance(value, tuple) else (value,) for key, value in where.items()}
-    rows = [row for row in record["rows"] if all(row.get(key) in values for key, values in wanted.items())]
+    rows = matching(record["rows"], where)
     if not rows:
         raise ValueError(f"record {record['id']}: no row has {where}")
     return rows

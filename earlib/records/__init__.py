@@ -6,10 +6,10 @@ rounds or category). Tables, figures, the README and the claims are drawn from r
 
 from earlib.records.comparison import changes, compare_with_reference, other_parameters, without_numbers
 from earlib.records.files import filled, load, plain, record, save
-from earlib.records.origin import provenance
-from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, key_of, named, not_run, row
+from earlib.records.origin import departures, provenance
+from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, key_of, matching, named, not_run, row
 from earlib.records.verdicts import own_setting, shown, tally
 
-__all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "changes", "compare_with_reference", "filled"]
-__all__ += ["further", "key_of", "load", "named", "not_run", "other_parameters", "own_setting", "plain", "provenance"]
-__all__ += ["record", "row", "save", "shown", "tally", "without_numbers"]
+__all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "changes", "compare_with_reference", "departures"]
+__all__ += ["filled", "further", "key_of", "load", "matching", "named", "not_run", "other_parameters", "own_setting"]
+__all__ += ["plain", "provenance", "record", "row", "save", "shown", "tally", "without_numbers"]

@@ -5,6 +5,7 @@ import re
 
 from earlib import paper, paths
 from earlib.records.files import all_fields, load
+from earlib.records.origin import departures, version_of
 from earlib.records.rows import key_of, named
 from earlib.records.verdicts import judge
 
@@ -35,12 +36,8 @@ def _compared(record, tolerance):
         reference = load(record["id"].partition("--")[0], record["profile"], paths.reference())
     except FileNotFoundError:
         return ["a wheel has no results to compare with" if paths.INSTALLED else "no reference for these parameters"]
-    versions = [one["provenance"].get("packages", {}).get("earlib") for one in (reference, record)]
-    for kind, there, here in (("profile", reference["profile"], record["profile"]), ("version", *versions)):
-        if there != here:
-            return [
-                f"the reference is of {kind} {there}, this record of {here}: not compared; regenerate the reference"
-            ]
+    if other := departures(reference, record["profile"], version_of(record)):
+        return [f"the reference is {other[0]}: not compared; regenerate the reference"]
     if reference["parameters"] != record["parameters"]:
         return _side_by_side(record, reference)
     if changed := _not_following(reference):
@@ -77,14 +74,8 @@ def _not_following(reference):
     rows = all_fields(reference, reference["id"])
     stored = [(row["verdict"], row["difference_verdict"]) for row in rows]
     judge(rows, reference["id"])
-    return next(
-        (
-            named(row)
-            for row, held in zip(rows, stored, strict=True)
-            if (row["verdict"], row["difference_verdict"]) != held
-        ),
-        "",
-    )
+    off = (row for row, held in zip(rows, stored, strict=True) if (row["verdict"], row["difference_verdict"]) != held)
+    return next(map(named, off), "")
 
 
 def _off(now, then, tolerance):
@@ -118,7 +109,8 @@ def changes(new, old):
     -------
     list of str
     """
-    heads = [{**one, "provenance": _made_of(one.get("provenance", {}))} for one in (new, old)]
+    made = [{**one.get("provenance", {}), "packages": version_of(one), "commit": None} for one in (new, old)]
+    heads = [{**one, "provenance": of} for one, of in zip((new, old), made, strict=True)]
     told = [field for field in (*new, *(old.keys() - new.keys())) if field != "rows"]
     told = [field for field in told if not _equal(heads[0].get(field), heads[1].get(field))]
     now, then = ({key_of(row): row for row in one["rows"]} for one in (new, old))
@@ -126,11 +118,6 @@ def changes(new, old):
     if off:
         return [*told, f"{len(off)} of {len(now.keys() | then.keys())} rows"]
     return told + ["order of rows"] * (list(now) != list(then))
-
-
-def _made_of(provenance):
-    version = provenance.get("packages", {}).get("earlib")
-    return {**provenance, "packages": version, "commit": None}
 
 
 def _same_row(now, then):

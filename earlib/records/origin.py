@@ -28,15 +28,19 @@ def provenance(dataset, encoder, **more):
     """
     if devices.default() != "cpu":
         more["device"] = devices.default()
-    versions = {"earlib": __version__} | {name: _version(name) for name in PACKAGES}
+    versions = {"earlib": __version__} | {name: metadata.version(name) for name in PACKAGES}
     return {"dataset": dataset, "encoder": encoder, **more, "packages": versions, "commit": _commit()}
 
 
-def _version(package):
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def version_of(record):
+    """The version of earlib that made a record; None if it does not say."""
+    return record.get("provenance", {}).get("packages", {}).get("earlib")
+
+
+def departures(record, profile, version=__version__):
+    """Words for each other profile or version of earlib than these by which a record was made."""
+    pairs = (("profile", record["profile"], profile), ("version", version_of(record), version))
+    return [f"of {what} {there}, not {here}" for what, there, here in pairs if there != here]
 
 
 def _commit():

@@ -162,6 +162,12 @@ def _by_a_model(asked):
     return asked["metric"] in ("f1", "j") or asked.get("critic") == paper.LANGUAGE_MODEL
 
 
+def matching(rows, where):
+    """The rows that have this value, or one of a tuple or list of values, of each key."""
+    wanted = {key: value if isinstance(value, tuple | list) else (value,) for key, value in where.items()}
+    return [row for row in rows if all(row.get(key) in values for key, values in wanted.items())]
+
+
 def key_of(row):
     """Keys of a row and their values, without what was measured; hashable."""
     return tuple(sorted((key, str(value)) for key, value in row.items() if key not in VALUES and value is not None))
