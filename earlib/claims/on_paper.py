@@ -28,54 +28,36 @@ def gaps(of, above=-math.inf, below=math.inf):
     return inside([part for one in of for part in _gaps(**one)], above, below)
 
 
-def sums(keys, of, above=-math.inf, below=math.inf, note=""):
-    """Sums of printed numbers, some with a minus, lie in a region; `{0}` in a name is the first number as printed."""
-    parts = []
+def _sums(keys, of):
+    """Sums of printed numbers, some with a minus; in percent of a further one, if any (`per`).
+
+    `{0}` in a name is the first number as it is printed.
+    """
     for one in of:
-        plus, minus = ([keys | more for more in one[side]] for side in ("plus", "minus"))
+        plus, minus, per = ([keys | more for more in one.get(side, ())] for side in ("plus", "minus", "per"))
         name = one["name"].format(*(paper.printed(**number) for number in plus + minus))
         value = sum(paper.value(**number) for number in plus) - sum(paper.value(**number) for number in minus)
-        parts.append(exact(name, value))
-    found = inside(parts, above, below)
+        yield exact(name, 100 * value / paper.value(**per[0]) if per else value)
+
+
+def sums(keys, of, above=-math.inf, below=math.inf, stated=None, note=""):
+    """Sums of printed numbers lie in a region, or round to a number that the text states."""
+    parts = [*_sums(keys, of)]
+    found = rounds_to(*parts, *paper.reported(**stated)) if stated else inside(parts, above, below)
     return found._replace(reason=found.reason + note)
 
 
-def as_stated(id, **keys):
-    """Each gain that the text states is what a table gives, rounded."""
+def as_stated(id, stated, largest=False, beside=None, **keys):
+    """Each gain that the text states is what a table gives in its setting (`largest`: in any), rounded."""
     found = {}
-    for said in paper.reported("gain", **keys):
-        same = {key: said[key] for key in ("dataset", "encoder", "variant")}
-        (part,) = _gaps(id, other=said["compared_with"], metrics=(said["metric"],), **same)
+    for said in paper.reported(**stated):
+        place = {} if largest else {key: said[key] for key in ("dataset", "encoder") if key in said}
+        pair = said["variant"], said.get("compared_with", "retriever"), [said["metric"]]
+        part = max(_gaps(id, *pair, **place, **keys), key=lambda part: part.value)
         found[part.name] = rounds_to(part, said)
-    return both(*found.values())
-
-
-def largest_gain():
-    said = paper.reported("gain", dataset="longmemeval", compared_with="retriever", metric="recall@5")[0]
-    return rounds_to(max(_gaps("tab02", "ear", "retriever"), key=lambda part: part.value), said)
-
-
-def over_rl():
-    """The stated gains over the RL baseline, beside those of Table 3."""
-    found = as_stated("tab02", compared_with="rmm", metric="recall@5")
-    elsewhere = listed(_gaps("tab03", "ear", "rmm", dataset="longmemeval"))
-    return found._replace(reason=f"{found.reason}. Table 3 has another baseline: {elsewhere}")
-
-
-def share_of_calls():
-    few, many = (paper.value("sample_efficiency", variant=name, metric="calls") for name in ("ear", "rmm"))
-    (said,) = paper.reported("sample_efficiency", metric="fewer_feedback_steps")
-    return rounds_to(exact(f"{few:,.0f} of {many:,.0f} calls, % fewer", 100 * (1 - few / many)), said)
-
-
-def mixing_gain():
-    """The stated gain against that on the same stores, with the gains over dialogues alone."""
-    (said,) = paper.reported("mixing_gain", metric="j")
-    found = rounds_to(*_gaps("tab04", "ear", "retriever", ("j",), store="both"), said)
-    mixed = paper.value("tab04", variant="ear", store="both", metric="j")
-    alone = {name: paper.value("tab04", variant=name, store="dialogue", metric="j") for name in ("ear", "retriever")}
-    told = [f"over {paper.label(name)} on dialogues alone {mixed - value:.2f}" for name, value in alone.items()]
-    return found._replace(reason="; ".join([f"on the same stores: {found.reason}", *told]))
+    whole = both(*found.values())
+    told = f". {beside['words']}: {listed(_sums(beside['keys'], beside['of']))}" if beside else ""
+    return whole._replace(reason=whole.reason + told)
 
 
 def gains_translate():
@@ -99,14 +81,11 @@ def rl_below_retriever(metrics):
 def balance():
     """Points over the retriever for a second added, without the Explorer and with it."""
 
-    def points_a_second(name):
-        points, seconds = (
-            paper.value("tab08", variant=name, metric=one) - paper.value("tab08", variant="retriever", metric=one)
-            for one in ("recall@5", "latency")
-        )
-        return points / seconds
+    def over(name, metric):
+        ours, base = (paper.value("tab08", variant=one, metric=metric) for one in (name, "retriever"))
+        return ours - base
 
-    without, with_it = points_a_second("ear_adapter"), points_a_second("ear")
+    without, with_it = (over(name, "recall@5") / over(name, "latency") for name in ("ear_adapter", "ear"))
     name = f"points a second: {without:.1f} without the Explorer minus {with_it:.1f} with it"
     return inside([exact(name, without - with_it)], above=0)
 
@@ -128,10 +107,3 @@ def queries_separated():
     ends = [exact(name, after) for name, _, after in _moves()]
     growth = [exact(f"{name}, growth", abs(after) - abs(before)) for name, before, after in _moves()]
     return both(inside(ends, above=0), inside(growth, above=0))
-
-
-def added_latency(variant, other, above=-math.inf, below=math.inf):
-    """The latency of a system in percent of another's, minus 100."""
-    one, base = (paper.reported("tab08", variant=name, metric="latency")[0] for name in (variant, other))
-    name = f"{one['printed']} s against {base['printed']} s, % more"
-    return inside([exact(name, 100 * (one["value"] / base["value"] - 1))], above, below)
