@@ -33,18 +33,11 @@ def paradigms():
                 _box(axes, x, y, width, *box)
             for start, end in gaps if lane is not lanes[-1] else gaps[:-1]:
                 _arrow(axes, (start, y), (end, y))
-        rewarded, exploring = (lane["height"] for lane in lanes[1:])
-        bottom, low, (start, end) = rewarded - 11, exploring - 18, gaps[-1]
-        _arrow(axes, (93, rewarded - HALF), (93, bottom), (50, bottom), (50, rewarded - HALF - 0.4))
-        _note(axes, 71, bottom, "citations of this slate: REINFORCE")
-        _arrow(axes, (start, exploring + 2.6), (end, exploring + 2.6))
-        _arrow(axes, (end, exploring - 2.6), (start, exploring - 2.6))
-        _note(axes, 88, exploring + 9.5, "$T$ rounds, then $S^{(T)}$")
-        _box(axes, 62, low, 24, "Experience Buffer", "queries, mean citations", "plain")
-        _arrow(axes, (77, exploring - HALF), (77, low), (74.4, low))
-        _note(axes, 85, low, "all $T$ rounds")
-        _arrow(axes, (49.6, low), (47, low), (47, exploring - HALF - 0.4))
-        _note(axes, 32, low, "update: this query and\nsimilar past ones, replayed")
+        _box(axes, *DRAWN["buffer"])
+        for points in DRAWN["arrows"]:
+            _arrow(axes, *points)
+        for x, y, text in DRAWN["notes"]:
+            axes.text(x, y, text, ha="center", va="center", fontsize=7, color=INK, backgroundcolor="white")
     return figure
 
 
@@ -60,10 +53,6 @@ def _box(axes, x, y, width, title, subtitle, kind):
 def _arrow(axes, *points):
     look = {"arrowstyle": "-|>", "mutation_scale": 8, "color": INK, "linewidth": 1.1, "joinstyle": "miter"}
     axes.add_patch(FancyArrowPatch(path=Path(points), **look))
-
-
-def _note(axes, x, y, text):
-    axes.text(x, y, text, ha="center", va="center", fontsize=7, color=INK, backgroundcolor="white")
 
 
 def candidate_scores(frame, title=""):
