@@ -144,7 +144,6 @@ def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):
         (["--dataset", "tyo"], "unknown dataset 'tyo', did you mean 'toy'"),
         (["--dataset", "toy", "--encoder", "minlm"], "unknown encoder 'minlm', did you mean 'minilm'"),
         (["--dataset", "toy", "--variant", "rmm", "eat"], "unknown variant 'eat', did you mean 'ear'"),
-        (["--dataset", "toy", "--seeds", "0"], "seeds: Input should be greater than or equal to 1, got 0"),
         (["--dataset", "toy", "--scheduler", "here"], "scheduler 'here': expected an address such as tcp://host:8786"),
     ],
 )
@@ -153,6 +152,13 @@ def test_a_wrong_request_is_refused_before_anything_starts(empty, capsys, argume
     message = capsys.readouterr().err
     assert expected in message and message.count("\n") == 1
     assert not empty.exists()
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--workers"])
+def test_a_number_below_one_is_refused(capsys, option):
+    with pytest.raises(SystemExit):
+        grid.main(["--dataset", "toy", option, "0"])
+    assert f"{option}: expected 1 or more" in capsys.readouterr().err
 
 
 def test_a_scheduler_that_does_not_answer_is_named(empty, capsys, monkeypatch):

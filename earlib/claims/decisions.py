@@ -5,20 +5,9 @@ from contextlib import suppress
 from functools import cache
 
 from earlib import paper, records
-from earlib.claims import on_paper, on_records
+from earlib.claims import on_paper, on_records, rule
 from earlib.claims.evidence import MAIN, RECORDS, SPLITS, gap, under_readings
-from earlib.claims.rule import (
-    DEPENDS,
-    OPEN,
-    OPPOSITE,
-    Finding,
-    Undecidable,
-    against_control,
-    both,
-    holm,
-    judged,
-    value_text,
-)
+from earlib.claims.rule import OPEN, OPPOSITE, Finding, Undecidable
 from earlib.core.config import Config
 
 STEADY = ("gain", "observations", "delta_moved")  # metrics that machines agree on; passages and times vary
@@ -38,7 +27,7 @@ def _ask(rules, question, *given):
     if isinstance(question, str):
         return Finding(OPEN, question)
     if isinstance(question, list):
-        return both(*(_ask(rules, one, *given) for one in question))
+        return rule.both(*(_ask(rules, one, *given) for one in question))
     try:
         return getattr(rules, question["rule"])(*given, **{key: question[key] for key in question if key != "rule"})
     except Undecidable as error:
@@ -73,7 +62,7 @@ def _measured(claim, runs):
             if piece.part is not None and len(places) > 1:
                 piece = piece._replace(reason=f"{where}, {piece.reason}")
             found.append(piece._replace(name=", ".join(filter(None, [where, piece.name]))))
-    return both(*found)
+    return rule.both(*found)
 
 
 def _places(claim, runs):
@@ -108,12 +97,12 @@ def _read(piece, runs):
     if piece.region is None or piece.part is None or piece.part.pair is None:
         return piece
     tried = under_readings(runs, piece.part.pair).items()
-    tried = {": ".join(one): judged(part, *piece.region).verdict for one, part in tried}
+    tried = {": ".join(one): rule.judged(part, *piece.region).verdict for one, part in tried}
     same = sum(verdict == piece.verdict for verdict in tried.values())
     piece = piece._replace(readings=f"{same} of {len(tried)}" if tried else None)
     against = ", ".join(one for one, verdict in tried.items() if verdict == OPPOSITE.get(piece.verdict))
     told = f"{piece.reason}; {OPPOSITE.get(piece.verdict)} under {against}"
-    return piece._replace(verdict=DEPENDS, reason=told) if against else piece
+    return piece._replace(verdict=rule.DEPENDS, reason=told) if against else piece
 
 
 def _beside(runs, part):
@@ -125,8 +114,8 @@ def _beside(runs, part):
     if not found:
         return "no equal-call control is recorded"
     best = next((one for one in found if one.comparison), found[0])
-    verdict = against_control(best, paper.unit(part.place["metric"]) == "%")
-    return f"{verdict}: {value_text(best)}{'' if best.comparison else ', not paired'}"
+    verdict = rule.against_control(best, paper.unit(part.place["metric"]) == "%")
+    return f"{verdict}: {rule.value_text(best)}{'' if best.comparison else ', not paired'}"
 
 
 def claim_rows(runs):
@@ -169,7 +158,7 @@ def _tested(findings):
     """Corrected p (Holm) of each distinct comparison among the parts of the ledger."""
     parts = [piece.part for found in findings for piece in found.pieces if piece.part is not None]
     raw = {part.comparison: part.p for part in reversed(parts) if part.comparison and part.p is not None}
-    return dict(zip(raw, map(float, holm([*raw.values()])), strict=True))
+    return dict(zip(raw, map(float, rule.holm([*raw.values()])), strict=True))
 
 
 def _values(part, tested):

@@ -196,14 +196,14 @@ def gap(runs, id, variant, other, metric="recall@5", sign=1, **where):
     return turned(less(one, against, f"{name}, not paired"), sign)._replace(place=place)
 
 
-def paired(runs, name, sign=1, **where):
+def paired(runs, name, **where):
     """The recorded difference of the one row that fits to the row that it is compared with."""
     row, *more = measured_rows(runs, **where)
     if more:
         raise Undecidable(f"{len(more) + 1} rows of {RECORDS[where['id']]} fit {name}")
     same = ", ".join(filter(None, [row["dataset"], row["encoder"], row.get("split"), row["variant"], name]))
     place = {key: value for key, value in where.items() if key != "over"}
-    return turned(part_of(row, "difference"), sign)._replace(place=place, p=row.get("p"), comparison=same)
+    return part_of(row, "difference")._replace(place=place, p=row.get("p"), comparison=same)
 
 
 def _comparison(row, variant, other, **where):

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pandas as pd
 from dask.system import CPU_COUNT
 from distributed import as_completed
-from pydantic import ValidationError
 
 from earlib.core.config import VARIANTS, Config, near
 from earlib.data import benchmarks, encoders
@@ -44,14 +43,8 @@ def cells(dataset, encoder, variant, **setting):
     for name in variant:
         if name not in VARIANTS:
             raise ValueError(f"unknown variant {name!r}{near(name, VARIANTS)}; known: {', '.join(VARIANTS)}")
-    try:
-        return [
-            Cell(Setting(dataset=one, encoder=other, **setting), name)
-            for one, other, name in product(*map(dict.fromkeys, given))
-        ]
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}") from error
+    every = product(*map(dict.fromkeys, given))
+    return [Cell(Setting(dataset=one, encoder=other, **setting), name) for one, other, name in every]
 
 
 def jobs(wanted):
@@ -127,8 +120,9 @@ def _read_arguments(arguments):
     engine.add_argument("--workers", type=int, default=CPU_COUNT, metavar="N", help="processes of this machine")
     engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler, such as tcp://host:8786")
     options = parser.parse_args(arguments)
-    if options.workers < 1:
-        parser.error("--workers: expected 1 or more")
+    for name in ("workers", "seeds"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: expected 1 or more")
     return options
 
 
