@@ -80,10 +80,10 @@ def bars(values, gold, label, title=""):
     with canvas(2.4, title) as figure:
         axes = figure.subplots()
         _candidate_axis(axes, len(values), gold)
-        for candidate, value in enumerate(values.tolist(), 1):
-            hit = candidate in gold
-            look = {"color": COLOURS[0] if hit else "#bbbbbb", "hatch": "///" if hit else "", "edgecolor": "white"}
-            axes.bar(candidate, value, 0.8, zorder=2, label="gold" if hit else "other", **look)
+        at = range(1, len(values) + 1)
+        looks = [(COLOURS[0], "///", "gold") if one in gold else ("#bbbbbb", "", "other") for one in at]
+        look = dict(zip(("color", "hatch", "label"), zip(*looks, strict=True), strict=True))
+        axes.bar(at, values, 0.8, zorder=2, edgecolor="white", **look)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.grid(axis="x", visible=False)
         axes.set_ylabel(label)
@@ -127,11 +127,8 @@ def exploration(frame, depth, gold, title=""):
 
 def _slate_grid(axes, frame, rounds, depth, gold):
     for row in frame.itertuples():
-        cited = row.citation > 0
-        look = {"facecolor": CITED if cited else REFUSED, "edgecolor": INK, "linewidth": 0.7}
-        axes.add_patch(Rectangle((row.candidate - 0.42, row.round - 0.42), 0.84, 0.84, zorder=2, **look))
-        sign, ink = ("+", "white") if cited else ("−", INK)
-        axes.text(row.candidate, row.round, sign, ha="center", va="center_baseline", color=ink, fontweight="bold")
+        sign, *colours = ("+", CITED, "white") if row.citation > 0 else ("−", REFUSED, INK)
+        _tile(axes, row.candidate, row.round, 0.42, 0.42, 0.7, sign, *colours, fontweight="bold")
     for candidate, given in frame.groupby("candidate")["citation"]:
         for below, text in ((1, f"{len(given)}"), (2, _signed(given.mean()))):
             axes.text(candidate, rounds + below, text, ha="center", va="center_baseline", fontsize=7)
@@ -195,12 +192,9 @@ def slates(chosen, gold, count, title=""):
     with canvas(0.7 + 0.36 * len(chosen), title) as figure:
         axes = figure.subplots()
         for line, members in enumerate(chosen.values()):
-            for place, candidate in enumerate(members, 1):
-                hit = candidate in gold
-                look = {"facecolor": COLOURS[0] if hit else "white", "edgecolor": INK, "linewidth": 0.8}
-                axes.add_patch(Rectangle((place - 0.46, line - 0.4), 0.92, 0.8, **look))
-                name, ink = (f"{candidate} {STAR}", "white") if hit else (f"{candidate}", INK)
-                axes.text(place, line, name, ha="center", va="center_baseline", color=ink)
+            for place, one in enumerate(members, 1):
+                shown = (f"{one} {STAR}", COLOURS[0], "white") if one in gold else (f"{one}", "white", INK)
+                _tile(axes, place, line, 0.46, 0.4, 0.8, *shown)
             found = len(gold & set(members))
             axes.text(size + 0.7, line, f"{found} of {count} gold", va="center_baseline")
         axes.set(xlim=(0.5, size + 2.1), ylim=(len(chosen) - 0.5, -0.5))
@@ -211,6 +205,13 @@ def slates(chosen, gold, count, title=""):
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     return figure
+
+
+def _tile(axes, x, y, side, half, border, text, fill, ink, **font):
+    """A box around its middle, and a text in it."""
+    look = {"facecolor": fill, "edgecolor": INK, "linewidth": border}
+    axes.add_patch(Rectangle((x - side, y - half), 2 * side, 2 * half, zorder=2, **look))
+    axes.text(x, y, text, ha="center", va="center_baseline", color=ink, **font)
 
 
 def _candidate_axis(axes, depth, gold):
