@@ -201,7 +201,7 @@ def _table(record):
     if not record["rows"]:
         return ""
     further = dict.fromkeys(key for row in record["rows"] for key in records.further(row))
-    return _decorated(tables.show(record, (*records.KEYS[:3], *further, "metric"), columns=()).data)
+    return _decorated(tables.show(record, (*records.KEYS[:3], *further, "metric"), columns=(), named=True).data)
 
 
 def _in_order(counts):

@@ -221,10 +221,10 @@ def _unique(values):
     return [value for value in dict.fromkeys(values) if value is not None]
 
 
-def show(record, index=("variant",), columns=("metric",), **where):
+def show(record, index=("variant",), columns=("metric",), named=False, **where):
     """`table` with its caption, as the output of a notebook cell."""
     shown = _without_empty_paper(table(record, index, columns, **where), record, where)
-    return HTML(html(shown, caption(record, **where)))
+    return HTML(html(shown, caption(record, **where), named))
 
 
 def printed(record, id, index=("variant",), columns=("metric",), **where):
@@ -308,12 +308,12 @@ def _without_constant(frame):
     return frame.droplevel(constant), same
 
 
-def html(frame, caption=""):
-    """A table, or None, and its caption as HTML."""
+def html(frame, caption="", named=False):
+    """A table, or None, and its caption as HTML; `named` keys stand above the names of the lines."""
     if frame is not None and len(frame) > 1:
         frame, same = _without_constant(frame)
         caption = ". ".join(filter(None, [", ".join(one for one in same if one not in caption), caption]))
-    parts = [] if frame is None else [frame.to_html(border=0, classes="earlib", index_names=False)]
+    parts = [] if frame is None else [frame.to_html(border=0, classes="earlib", index_names=named)]
     return "\n".join([*parts, f'<p class="caption">{escape(caption)}</p>'] if caption else parts)
 
 
