@@ -568,6 +568,12 @@ def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone():
     assert found.verdict == REFUTED and "excludes the stated 12.5" in found.reason
 
 
+@pytest.mark.parametrize("id", ["rounds_tradeoff", "replay_size_tradeoff", "similar_best"])
+def test_a_recorded_difference_can_be_asked_the_other_way_round(id):
+    asked = {piece.name for piece in here(id, committed()).pieces if piece.part is not None}
+    assert len(asked) == len(CLAIMS[id]["measured"]["of"])
+
+
 def test_two_rows_that_fit_are_not_chosen_from():
     runs = committed()._replace(dataset="locomo", encoder="minilm")
     with pytest.raises(rule.Undecidable, match="rows of tab02_main_results fit"):

@@ -129,6 +129,7 @@ def claim_rows(runs):
     decided = {id: decide(id, runs) for id in claim_texts()}
     tested = _tested(found for _, *both_splits in decided.values() for found in both_splits)
     dataset, encoders = ", ".join(runs.present["dataset"]), [*runs.present["encoder"]]
+    encoder = encoders[0] if len(encoders) == 1 else None
     splits = [record["parameters"].get("split") for record in runs.records.values()]
     names = {MAIN: next(filter(None, splits), "random")}
     every, made = runs.together(), []
@@ -146,11 +147,7 @@ def claim_rows(runs):
                 values |= {"reported_reason": printed.reason}
                 if text["number"] and set(runs.present["dataset"]) <= set(paper.DATASETS):
                     values["against"] = {"dataset": None, "encoder": None, **text["number"]}
-            made.append(
-                records.row(
-                    dataset, encoders[0] if len(encoders) == 1 else None, None, text["metric"], **about, **values
-                )
-            )
+            made.append(records.row(dataset, encoder, None, text["metric"], **about, **values))
     return made
 
 

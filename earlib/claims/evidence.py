@@ -35,9 +35,8 @@ class Runs(NamedTuple):
         joined = {}
         for short in {**self.records, **self.more}:
             found = [*reversed(self.more.get(short, ())), *filter(None, [self.records.get(short)])]
-            rows = sorted(
-                (row for record in found for row in record["rows"]), key=lambda row: row["measured"] is not None
-            )
+            rows = sum((record["rows"] for record in found), [])
+            rows = sorted(rows, key=lambda row: row["measured"] is not None)
             joined[short] = {**found[-1], "rows": [*{records.key_of(row): row for row in rows}.values()]}
         return self._replace(records=joined)
 
@@ -96,9 +95,8 @@ def _usable(id, profile, present, folder):
         by_name = there if isinstance(there, dict) else dict.fromkeys(named, there) if len(named) == 1 else {}
         for name in by_name.keys() & known.keys():
             if by_name[name] != known[name]:
-                raise Undecidable(
-                    f"the record of {id} is of another {what} {name} than the present one, and is not used"
-                )
+                other = f"another {what} {name} than the present one"
+                raise Undecidable(f"the record of {id} is of {other}, and is not used")
 
     def is_known(row):
         known = row["dataset"] in present["dataset"] and row["encoder"] in (None, *present["encoder"])
@@ -196,14 +194,14 @@ def gap(runs, id, variant, other, metric="recall@5", sign=1, **where):
     return turned(less(one, against, f"{name}, not paired"), sign)._replace(place=place)
 
 
-def paired(runs, name, **where):
+def paired(runs, name, sign=1, **where):
     """The recorded difference of the one row that fits to the row that it is compared with."""
     row, *more = measured_rows(runs, **where)
     if more:
         raise Undecidable(f"{len(more) + 1} rows of {RECORDS[where['id']]} fit {name}")
     same = ", ".join(filter(None, [row["dataset"], row["encoder"], row.get("split"), row["variant"], name]))
     place = {key: value for key, value in where.items() if key != "over"}
-    return part_of(row, "difference")._replace(place=place, p=row.get("p"), comparison=same)
+    return turned(part_of(row, "difference"), sign)._replace(place=place, p=row.get("p"), comparison=same)
 
 
 def _comparison(row, variant, other, **where):

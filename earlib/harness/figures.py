@@ -60,10 +60,9 @@ def styles(names):
         style = _of_system(name)
         if style and style not in found.values():
             found[name] = style
-    free = [
-        [one for one in every if one not in {style[part] for style in found.values()}]
-        for part, every in enumerate((DRAWN["colours"], LINES, DRAWN["markers"]))
-    ]
+    taken = [*zip(*found.values(), strict=True)] or [()] * 3
+    parts = zip((DRAWN["colours"], LINES, DRAWN["markers"]), taken, strict=True)
+    free = [[one for one in every if one not in used] for every, used in parts]
     for count, name in enumerate(name for name in names if name not in found):
         found[name] = tuple(every[count % len(every)] for every in free)
     return found

@@ -91,11 +91,8 @@ def chosen(names, known):
     for name in names:
         if name not in known and name not in GROUPS:
             raise _unknown("notebook", name, [*known, *GROUPS])
-    groups = {
-        "all": known,
-        "reproduction": [name for name in known if not beyond(name)],
-        "extensions": [name for name in known if beyond(name)],
-    }
+    sides = ([name for name in known if beyond(name) is side] for side in (False, True))
+    groups = dict(zip(GROUPS, (known, *sides), strict=True))
     return list(dict.fromkeys(one for name in names for one in groups.get(name, [name])))
 
 
@@ -151,11 +148,8 @@ def _plan(source, model, profile, profile_name, own):
         if key not in fields:
             raise Unusable(f"{source}: the parameters cell lacks `{key}: str`, which every notebook has")
     given = _given(source.stem, model, profile, _file(profile_name))
-    typed = {
-        key: text if fields[key].title == "str" else _parse(text, f"parameter {key}")
-        for key, text in own.items()
-        if key in fields
-    }
+    mine = [(key, text) for key, text in own.items() if key in fields]
+    typed = {key: text if fields[key].title == "str" else _parse(text, f"parameter {key}") for key, text in mine}
     machine = {"EARLIB_DEVICE": profile.device, "EARLIB_PRECISION": profile.precision, "EARLIB_DTYPE": profile.dtype}
     machine = {variable: value for variable, value in machine.items() if value}
     name, parameters = source.stem, dict(given)

@@ -69,15 +69,11 @@ def differences(record, index=("variant",), **where):
         other = next((one for one in record["rows"] if baseline and key_of(one) == key_of({**row, **baseline})), {})
         printed = [one.get("reported") for one in (row, other)]
         star = " *" if row.get("sees_gold") or other.get("sees_gold") else ""
-        lines.append(
-            {key.replace("_", " "): _label(row, key) for key in index}
-            | {
-                "compared with": _keys_named(baseline) if baseline else "",
-                f"difference{unit}": _difference(row) + star,
-                "in the paper": "" if None in printed else f"{printed[0] - printed[1]:+.1f}",
-                "verdict": row.get("difference_verdict") or row["verdict"],
-            }
-        )
+        line = {key.replace("_", " "): _label(row, key) for key in index}
+        line["compared with"] = _keys_named(baseline) if baseline else ""
+        line[f"difference{unit}"] = _difference(row) + star
+        line["in the paper"] = "" if None in printed else f"{printed[0] - printed[1]:+.1f}"
+        lines.append(line | {"verdict": row.get("difference_verdict") or row["verdict"]})
     return pd.DataFrame(lines).set_index([key.replace("_", " ") for key in index])
 
 
@@ -180,13 +176,9 @@ def scope(rows):
 
 def _setting(rows):
     """Name what stands in for the paper's dataset, encoder and model: "LoCoMo stands in for LongMemEval, ..."."""
-    pairs = _unique(
-        (row[key], row[f"reported_{key}"])
-        for key in SETTING
-        for row in rows
-        if row.get(key) and row.get(f"reported_{key}") not in (None, row[key])
-    )
-    said = [f"{paper.label(here)} for {paper.label(there)}" for here, there in pairs]
+    pairs = _unique((row.get(key), row.get(f"reported_{key}")) for key in SETTING for row in rows)
+    pairs = [map(paper.label, pair) for pair in pairs if all(pair) and len({*pair}) == 2]
+    said = ["{} for {}".format(*pair) for pair in pairs]
     return ", ".join(said).replace(" for ", " stands in for ", 1)
 
 
@@ -206,11 +198,8 @@ def _count(rows, keys, what):
 
 
 def _keys_named(keys):
-    return ", ".join(
-        paper.label(value) if key == "variant" else f"{paper.label(key)} {value}"
-        for key, value in keys.items()
-        if value is not None
-    )
+    named = [(key, value) for key, value in keys.items() if value is not None]
+    return ", ".join(paper.label(value) if key == "variant" else f"{paper.label(key)} {value}" for key, value in named)
 
 
 def _joined(words):

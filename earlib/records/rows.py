@@ -148,18 +148,10 @@ def _reported(keys, against):
     if printed is None:
         return {}
     found = paper.reported(**asked)[0]
-    return {
-        "reported": found["value"],
-        "printed": printed,
-        "reported_dataset": found.get("dataset"),
-        "reported_encoder": found.get("encoder"),
-        "reported_llm": paper.LANGUAGE_MODEL if _by_a_model(asked) else None,
-    }
-
-
-def _by_a_model(asked):
-    """True if the paper's number is one of its language model: an answer's, a verdict's, or a critic's."""
-    return asked["metric"] in ("f1", "j") or asked.get("critic") == paper.LANGUAGE_MODEL
+    setting = {f"reported_{key}": found.get(key) for key in ("dataset", "encoder")}
+    by_a_model = asked["metric"] in ("f1", "j") or asked.get("critic") == paper.LANGUAGE_MODEL  # it answers, or cites
+    setting["reported_llm"] = paper.LANGUAGE_MODEL if by_a_model else None
+    return {"reported": found["value"], "printed": printed, **setting}
 
 
 def matching(rows, where):
