@@ -102,9 +102,8 @@ def show_claims(record, section):
     marked = f"* {records.SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
     caption = ". ".join(filter(None, [record["title"], tests if tested else "", marked]))
     verdicts = show_words(overview(record, section)).data
-    folded = "<details><summary>Words, regions, values and reasons</summary>{}</details>".format(
-        "".join([*told, f'<p class="caption">{html.escape(caption)}.</p>'])
-    )
+    inner = "".join([*told, f'<p class="caption">{html.escape(caption)}.</p>'])
+    folded = f"<details><summary>Words, regions, values and reasons</summary>{inner}</details>"
     return HTML(f'<h3 id="{_anchor(section)}">{section}</h3>\n{verdicts}\n{folded}')
 
 

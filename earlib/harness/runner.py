@@ -207,9 +207,8 @@ def _check_writable(plans):
             with tempfile.NamedTemporaryFile(dir=folder):
                 pass
         except OSError as error:
-            raise Unusable(
-                f"cannot write into {folder}: {error.strerror}; make it writable, or name another with {variable}"
-            ) from error
+            next_step = f"make it writable, or name another with {variable}"
+            raise Unusable(f"cannot write into {folder}: {error.strerror}; {next_step}") from error
 
 
 def _usable_plans(options):
@@ -345,9 +344,8 @@ def _ledger(profile):
         try:
             stack.enter_context(FileLock(f"{file}.run", blocking=False))
         except Timeout:
-            file = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="ledger.", dir=paths.build())), file.name
-            )
+            folder = tempfile.TemporaryDirectory(prefix="ledger.", dir=paths.build())
+            file = Path(stack.enter_context(folder), file.name)
         if file.exists():
             with Ledger(file).changing() as totals:  # no call is open: one without an answer counts in full
                 totals |= {"spent": totals["spent"] + totals["held"], "held": 0.0, "reached": ""}
