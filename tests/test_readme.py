@@ -87,10 +87,18 @@ def test_a_sentence_follows_its_numbers(low, high, word, shown):
 def test_a_sentence_is_of_the_main_split_and_says_what_is_missing():
     made = table2(2.0, 6.0)
     made["parameters"] = made["parameters"] | {"split": "fixed"}
-    assert findings.finding(made) == "Not measured: no row of variant ear."
+    assert findings.finding(made).startswith("Not measured: no row of variant ear; no row of variant rmm")
     absent = records.row("locomo", "minilm", "ear", "recall@5", reason="no weights", split="fixed")
     made["rows"].insert(0, absent | {"measured": None, "verdict": "not run"})
-    assert findings.finding(made) == "Not measured: no weights."
+    assert findings.finding(made).startswith("Not measured: no weights; no row of variant rmm")
+
+
+def test_a_value_that_was_not_measured_is_a_dash_in_its_sentence():
+    made = table2(2.0, 6.0)
+    made["rows"] = [row for row in made["rows"] if row["variant"] != "rmm"]
+    told = findings.finding(made)
+    assert "EAR is above the static retriever (+4.0 [+2.0, +6.0]), the RL baseline – it (–);" in told
+    assert told.endswith("(–: no row of variant rmm.)")
 
 
 @pytest.mark.parametrize(("more", "shown"), [(1.0, "1 of 1"), (0.0, "0 of 1")])

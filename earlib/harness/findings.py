@@ -133,10 +133,20 @@ def _named(sentence):
 
 
 def _worded(entry, place):
-    try:
-        return entry["says"].format(**{name: _value(*place(entry["rows"][name])) for name in _named(entry["says"])})
-    except (LookupError, FileNotFoundError) as error:
-        return f"Not measured: {error.args[-1]}."
+    """The sentence with its values, a dash for each that was not measured, and why; the reason alone if none was."""
+    told, lacking, measured = "", [], False
+    for text, name, form, _ in Formatter().parse(entry["says"]):
+        told += text
+        if name is None:
+            continue
+        try:
+            told += format(_value(*place(entry["rows"][name])), form)
+            measured = True
+        except (LookupError, FileNotFoundError) as error:
+            told += "–"
+            lacking.append(f"{error.args[-1]}")
+    why = "; ".join(dict.fromkeys(lacking))
+    return f"Not measured: {why}." if lacking and not measured else f"{told} (–: {why}.)" if lacking else told
 
 
 def _value(record, where):
