@@ -93,6 +93,13 @@ def test_a_sentence_is_of_the_main_split_and_says_what_is_missing():
     assert findings.finding(made).startswith("Not measured: no weights; no row of variant rmm")
 
 
+def test_of_several_encoders_a_sentence_speaks_of_the_profile_s_own():
+    made = table2(2.0, 6.0) | {"profile": "laptop-large"}
+    more = [row | {"encoder": "mpnet", "difference": -9.0, "difference_low": -12.0, "difference_high": -6.0}
+            for row in made["rows"] if row["variant"] == "ear"]  # fmt: skip
+    assert "(+4.0" in findings.finding(made) and "(-9.0" in findings.finding(made | {"rows": made["rows"] + more})
+
+
 def test_a_value_that_was_not_measured_is_a_dash_in_its_sentence():
     made = table2(2.0, 6.0)
     made["rows"] = [row for row in made["rows"] if row["variant"] != "rmm"]

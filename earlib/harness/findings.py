@@ -11,7 +11,7 @@ import yaml
 from IPython.display import HTML
 
 from earlib import paper, paths
-from earlib.harness import tables
+from earlib.harness import profiles, tables
 from earlib.records import key_of, load, matching, other_parameters
 
 
@@ -150,14 +150,15 @@ def _worded(entry, place):
 
 
 def _value(record, where):
-    """Rows of the main split that fit; of several points of a curve the first or the last."""
+    """Rows of the main split that fit, the profile's own encoder first; of points of a curve the first or the last."""
     wanted = {"metric": "recall@5", "over": None, "split": record["parameters"].get("split", "random")} | where
     ends = {at: wanted.pop(end) for end, at in (("first", 0), ("last", -1)) if end in wanted}
     than = wanted.pop("than", None)
     wanted = {key: one for key, one in wanted.items() if one != "any"}
     split = wanted["split"]
     wanted["split"] = [*(split if isinstance(split, list) else [split]), None]  # rows without one belong to every one
-    rows = matching(record["rows"], wanted)
+    main = _main_encoder(record["profile"])
+    rows = sorted(matching(record["rows"], wanted), key=lambda row: row["encoder"] != main)
     for at, along in ends.items():
         points = sorted((row for row in rows if row.get(along) is not None), key=lambda row: row[along])
         rows = [points[at]] if points else []
@@ -166,6 +167,16 @@ def _value(record, where):
     if rows and rows[0]["measured"] is None and not rows[0].get("decided"):
         raise LookupError(rows[0]["reason"].rstrip("."))
     return Value(rows, _counterparts(record, rows, than) if than else [])
+
+
+@cache
+def _main_encoder(profile):
+    """The encoder of a profile, of several the first; None for one of which there is no file any more."""
+    try:
+        encoder = profiles.load_profile(profile).defaults.get("encoder")
+    except profiles.Unusable:
+        return None
+    return encoder[0] if isinstance(encoder, list) else encoder
 
 
 def _counterparts(record, rows, keys):
