@@ -29,7 +29,7 @@ READERS = ("claims",)  # notebooks that draw on the records of others; they run 
 ASKED = ("llm", "judge")  # parameters that name a language model
 OWN = {"dataset": benchmarks.resolve, "encoder": encoders.resolve}
 DEPTH = "K, first-stage candidates of a question"
-TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "Literal": Literal}
+SCALARS = {"str": str, "int": int, "float": float, "bool": bool}
 logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the runner tells an error itself; of Ctrl-C nothing is one
 RUNNING = {}  # kernels of this process: manager to the name of who asked for it
 
@@ -67,10 +67,10 @@ def parameters(source):
     fields = {}
     for line in body:
         try:
-            name, title, default = line.target.id, ast.unparse(line.annotation), ast.literal_eval(line.value)
-            annotation = eval(title, {"__builtins__": {}}, TYPES)  # of a program that the run would execute
+            name, title = line.target.id, ast.unparse(line.annotation)
+            default, annotation = ast.literal_eval(line.value), _annotation(line.annotation)
             TypeAdapter(annotation).validate_python(default, strict=True)
-        except Exception as error:  # whatever else it is
+        except (AttributeError, ValueError, SyntaxError) as error:
             expected = f"expected a line `name: type = literal  # help` ({_line(error)})"
             raise Unusable(f"{source}: parameter {ast.unparse(line)!r}: {expected}") from error
         help = text.splitlines()[line.end_lineno - 1].encode()[line.end_col_offset :].decode().partition("#")[2]
@@ -89,6 +89,22 @@ def parameters(source):
 def takes_depth(model):
     """True if the `depth` of a notebook's parameters is that of all its configurations, not one of its own."""
     return "depth" in model.model_fields and model.model_fields["depth"].description == DEPTH
+
+
+def _annotation(node):
+    """The type that an annotation's syntax tree states; nothing is evaluated."""
+    match node:
+        case ast.Name(id=name) if name in SCALARS:
+            return SCALARS[name]
+        case ast.Constant(value=None):
+            return None
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _annotation(left) | _annotation(right)
+        case ast.Subscript(value=ast.Name(id="list"), slice=item):
+            return list[_annotation(item)]
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
+            return Literal[ast.literal_eval(choices)]
+    raise ValueError(f"type {ast.unparse(node)!r}: expected {', '.join(SCALARS)}, list[...], X | None or Literal[...]")
 
 
 def _line(error):

@@ -45,17 +45,24 @@ class Profile(BaseModel, extra="forbid"):
     notebooks: dict[str, dict[str, Any] | None] = {}
 
 
-class _Yaml(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number too."""
+class _PlainYaml(yaml.SafeLoader):
+    """YAML 1.2 scalars: 1e-3 is a number, `no` and 2026-01-01 are text."""
+
+    yaml_implicit_resolvers = {}
 
 
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+for _tag, _pattern in {
+    "null": r"null|~|",
+    "bool": r"true|True|false|False",
+    "int": r"[-+]?[0-9]+",
+    "float": r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?",
+}.items():
+    _PlainYaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), None)
 
 
 def _parse(text, where):
     try:
-        return yaml.load(text, _Yaml)
+        return yaml.load(text, _PlainYaml)
     except (yaml.YAMLError, ValueError) as error:
         raise Unusable(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
