@@ -1328,6 +1328,22 @@ def test_a_memory_replaced_while_the_critic_answers_learns_nothing_of_it():
     assert {row for row, said in labelled(held).items() if said} == {2}
 
 
+def test_feedback_on_what_was_replaced_since_it_was_retrieved_is_not_the_new_text_s():
+    held, untouched = made(40), made(40)
+    found = held.retrieve("red cello", 3)
+    held.upsert(["another"], [found[0].id])
+    assert held.feedback("red cello", found, [True, False, False]) == 2
+    judged = {row for row, said in labelled(held).items() if said}
+    assert judged == {one.id for one in found[1:]}
+    assert held.feedback("red cello", found[:1], cited=found[:1]) == 0
+    held.upsert([found[0].text], [found[0].id])  # as it was
+    assert (
+        held.feedback("red cello", found, cited=found[:1])
+        == 3
+        == untouched.feedback("red cello", found, cited=found[:1])
+    )
+
+
 def test_ids_as_other_packages_carry_them():
     named = enum.Enum("Named", {"A": "a"}, type=str)
     held = EARMemory(encoder)

@@ -292,7 +292,8 @@ class EARMemory(StoredMemory):
         ----------
         query : str
         ids : sequence of int, str or Found
-            Memories that were shown, whether retrieved or not; at most K.
+            Memories that were shown, whether retrieved or not; at most K. What `retrieve` returned and `upsert` has
+            replaced since is not judged.
         labels : sequence, optional
             True or 1 for a useful one, False, 0 or -1 for another; None where the critic is asked. Left out, the critic
             is asked about all. A memory without a label from either counts as not judged.
@@ -316,6 +317,9 @@ class EARMemory(StoredMemory):
             If the adapter would diverge; it stays as it was.
         """
         query, now = check_text(query, "query"), self._state.now
+        replaced = {
+            one.id for one in (*_found(ids), *_found(cited)) if (held := now.get(one.id)) and held.text != one.text
+        }
         if cited is not None:
             useful = self._named(cited, "cited")
             ids = useful if ids is None else self._named(ids)
@@ -341,7 +345,7 @@ class EARMemory(StoredMemory):
             told = torch.where(readable, citations, 0).flatten().tolist()
             for at, citation in zip(unknown, told, strict=True):
                 said[at] = citation > 0 if citation else None
-        return self._learn(query, [shown], [said], now, source)
+        return self._learn(query, [shown], [said], now, source, replaced)
 
     async def afeedback(self, *args: Any, **options: Any) -> int:
         """As `feedback`, in a thread of its own."""
@@ -482,13 +486,14 @@ class EARMemory(StoredMemory):
 
         self._write(change)
 
-    def _learn(self, query, slates, labels, then, source=None):
+    def _learn(self, query, slates, labels, then, source=None, replaced=()):
         """Learn from the labels of some slates; the number of memories that have one."""
         vector = self._vector(query)
 
         def change():
             # A memory may have been removed or replaced since it was shown: it becomes None, and so does its label.
-            present = [[id if self._is_as_in(then, id) else None for id in slate] for slate in slates]
+            kept = {id for id in sum(slates, []) if id not in replaced and self._is_as_in(then, id)}
+            present = [[id if id in kept else None for id in slate] for slate in slates]
             known = [
                 [label if id is not None else None for id, label in zip(*pair, strict=True)]
                 for pair in zip(present, labels, strict=True)
@@ -501,3 +506,8 @@ class EARMemory(StoredMemory):
             return len({id for id, label in pairs if label is not None})
 
         return self._write(change)
+
+
+def _found(given):
+    """What `retrieve` returned, among ids."""
+    return [one for one in given if isinstance(one, Found)] if isinstance(given, (list, tuple)) else []

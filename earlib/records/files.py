@@ -87,10 +87,10 @@ def plain(value):
 def save(record):
     """Write a record as `<profile>/<id>.json` with `paths.save_result`; a row a line, for readable diffs.
 
-    A field that is null is left out: `load` puts it back.
+    Of the fields that every row has, those that are null are left out: `load` puts them back.
     """
     head = {key: value for key, value in record.items() if key != "rows"}
-    kept = ({key: value for key, value in row.items() if value is not None} for row in record["rows"])
+    kept = ({key: one for key, one in row.items() if one is not None or key not in ALWAYS} for row in record["rows"])
     lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in kept]
     top = json.dumps(head, ensure_ascii=False, allow_nan=False, indent=1)[:-2]
     text = top + ',\n "rows": [' + ",".join(f"\n  {line}" for line in lines) + "\n ]\n}\n"
