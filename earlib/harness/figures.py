@@ -411,6 +411,7 @@ def save(figure, id, profile):
     with matplotlib.rc_context(LOOK):
         figure.savefig(drawn, format="png", dpi=160)
     picture = PIL.Image.open(drawn).convert("RGB")
-    picture.quantize(64, dither=PIL.Image.Dither.NONE).save(written, format="png", optimize=True)
+    few = picture.quantize(64, PIL.Image.Quantize.MAXCOVERAGE, dither=PIL.Image.Dither.NONE)  # others shift thin lines
+    few.save(written, format="png", optimize=True)
     paths.save_result(f"{profile}/{id}.png", written.getvalue())
     return Image(written.getvalue(), width=round(100 * figure.get_figwidth()))
