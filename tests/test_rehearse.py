@@ -1,11 +1,11 @@
 """A part of the rehearsal of the profile `paper` (`make rehearse`), with what costs rows and no notebook missing."""
 
-import json
-
 import pytest
 import rehearse
 import yaml
 from scripted_server import ScriptedServer
+
+from earlib import records
 
 NAMES = ("tab02_main_results", "tab09_llm_critic", "claims")
 
@@ -22,7 +22,7 @@ def place(tmp_path_factory):
 
 
 def rows_of(place, name):
-    record = json.loads((place / "results" / rehearse.PROFILE / f"{name}.json").read_text())
+    record = records.load(name, rehearse.PROFILE, place / "results")
     assert record["profile"] == rehearse.PROFILE and rehearse.SAID in record["provenance"]["packages"]["earlib"]
     return record["rows"]
 

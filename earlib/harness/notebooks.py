@@ -266,8 +266,7 @@ def _changes(made, folder, name):
     told, varied = [], False
     if record in made and (folder / record).exists():
         try:
-            new, old = (json.loads(one) for one in (made[record], (folder / record).read_bytes()))
-            new, old = (records.filled(one, record) for one in (new, old))
+            new, old = json.loads(made[record]), json.loads((folder / record).read_bytes())
             told = records.changes(new, old)
             varied = any(row.get("varies") and row not in old["rows"] for row in new["rows"])
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -5,7 +5,7 @@ rounds or category). Tables, figures, the README and the claims are drawn from r
 """
 
 from earlib.records.comparison import changes, compare_with_reference, other_parameters, without_numbers
-from earlib.records.files import filled, load, plain, record, save
+from earlib.records.files import load, plain, record, save
 from earlib.records.origin import departures, provenance
 from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, key_of, matching, named, not_run, row
 from earlib.records.verdicts import own_setting, shown, tally

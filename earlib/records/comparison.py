@@ -113,11 +113,16 @@ def changes(new, old):
     heads = [{**one, "provenance": of} for one, of in zip((new, old), made, strict=True)]
     told = [field for field in (*new, *(old.keys() - new.keys())) if field != "rows"]
     told = [field for field in told if not _equal(heads[0].get(field), heads[1].get(field))]
-    now, then = ({key_of(row): row for row in one["rows"]} for one in (new, old))
+    now, then = ({key_of(row): _given(row) for row in one["rows"]} for one in (new, old))
     off = [key for key in dict.fromkeys((*now, *then)) if not _same_row(now.get(key), then.get(key))]
     if off:
         return [*told, f"{len(off)} of {len(now.keys() | then.keys())} rows"]
     return told + ["order of rows"] * (list(now) != list(then))
+
+
+def _given(row):
+    """A row without what is null, which a file may leave out."""
+    return {key: value for key, value in row.items() if value is not None}
 
 
 def _same_row(now, then):

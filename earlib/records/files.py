@@ -59,12 +59,6 @@ def all_fields(raw, where):
         raise ValueError(f"{where}: {field}: {first['msg']}, found {str(first['input'])[:80]}") from None
 
 
-def filled(raw, where):
-    """A record as read from its file, with the fields that the file leaves out; else as `all_fields`."""
-    rows = [_shortened(row) for row in all_fields(raw, where)]
-    return {**raw, "rows": rows}
-
-
 def _shortened(row):
     """The row in its fixed order of keys, without optional fields that are not set."""
     own = further(row)
@@ -107,7 +101,7 @@ def load(id, profile, folder=None):
         raise FileNotFoundError(f"{path}: no such record; {again}") from None
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); {again}") from None
-    raw = filled(raw, path)
+    rows = [_shortened(row) for row in all_fields(raw, path)]
     if raw["id"] != id:
         raise ValueError(f"{path}: id: expected {id}, found {raw['id']}; {again}")
-    return raw
+    return {**raw, "rows": rows}
