@@ -23,13 +23,21 @@ def plain_features(query: str, texts: list[str]) -> np.ndarray:
     as the name of a speaker; and whether it speaks of a date where the question asks for one.
     """
     asked, when = set(_WORD.findall(query.lower())), query.lower().startswith(_WHEN)
-    rows = [(*of, first in asked, when and date) for *of, first, date in map(_of_text, texts)]
+    rows = []
+    for text in texts:
+        *of, first = _of_text(text)
+        rows.append((*of, first in asked, when and _tells_date(text)))
     return np.array(rows, float).reshape(len(texts), len(NAMES))
 
 
 @lru_cache(maxsize=2**16)
 def _of_text(text):
-    """What does not depend on the question: length, question mark, digit, first word (None without), date."""
+    """What does not depend on the question: length, question mark, digit, first word (None without)."""
     words = _WORD.findall(text.lower())
     first = words[0] if words else None
-    return np.log1p(len(words)) / 3, "?" in text, bool(_DIGIT.search(text)), first, bool(_DATE.search(text))
+    return np.log1p(len(words)) / 3, "?" in text, bool(_DIGIT.search(text)), first
+
+
+@lru_cache(maxsize=2**16)
+def _tells_date(text):
+    return bool(_DATE.search(text))
