@@ -156,13 +156,13 @@ def test_an_adapter_on_top_is_served_while_it_ranks_better_than_the_weights_alon
     for _ in range(8):
         found = memory.retrieve(query, 5)
         on_top.feedback(query, [one.id for one in found], useful)
-    with_it, alone = np.array(on_top.right).T[::-1]
+    with_it, alone = np.array(on_top.right).T
     assert on_top.served and with_it.sum() > alone.sum()
     plain = {one.id: one.score for one in memory.retrieve(query, 50)}
-    added = on_top.added(query, [memory.get(id) for id in plain])[0]
+    added = on_top.by_adapter(query, memory.retrieve(query, 50))[0]
     expected = sorted(zip(plain, np.array([*plain.values()]) + added, strict=True), key=lambda pair: -pair[1])
     assert [one.id for one in on_top.retrieve(query, 5)] == [id for id, _ in expected[:5]]
-    on_top.right = [[1.0, 0.0]] * 99  # it was worse for long
+    on_top.right = [[0.0, 1.0]] * 99  # it was worse for long
     on_top.feedback(query, [one.id for one in found], useful)
     assert not on_top.served and on_top.retrieve(query, 5) == memory.retrieve(query, 5)
 

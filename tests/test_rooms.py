@@ -1,6 +1,8 @@
 """The doors between the rooms of the package: the contracts hold, and a planted violation breaks each of them."""
 
+import importlib
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -58,3 +60,11 @@ def test_the_core_imports_torch_numpy_and_pydantic_alone():
     imported = set().union(*map(graph.find_modules_directly_imported_by, graph.find_descendants("earlib.core")))
     foreign = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) - {"earlib"}
     assert foreign == {"torch", "numpy", "pydantic"}
+
+
+def test_what_a_module_says_it_offers_is_there():
+    rooms = [earlib.__name__, *(f"earlib.{one.name}" for one in pkgutil.iter_modules(earlib.__path__) if one.ispkg)]
+    offering = [importlib.import_module(name) for name in rooms]
+    for room in offering:
+        assert not [name for name in getattr(room, "__all__", ()) if not hasattr(room, name)], room
+    assert any(hasattr(room, "__all__") for room in offering)

@@ -18,6 +18,7 @@ from earlib.core.critic import SimulatedCritic
 from earlib.data.encoders import encode
 from earlib.experiments import comparisons, measures, settings
 from earlib.memory import PRESETS, EARMemory, Preset
+from earlib.memory.weights import SCALE, TESTED, better
 
 SHOWN = 5  # memories returned for a question
 STILL = 1e-12  # a learning rate that moves nothing
@@ -229,9 +230,13 @@ class CitationRate:
         self.memory, self.encoder, self.cited, self.shown = memory, encoder, Counter(), Counter()
 
     def retrieve(self, query, k):
-        found, of_memory = self.memory.retrieve(query, self.memory.config.depth), self.rates(query)
-        rated = [one.score + self.weight * of_memory.get(one.id, 0) for one in found]
-        return [found[at] for at in np.argsort(-np.array(rated), kind="stable")[:k]]
+        found = self.memory.retrieve(query, self.memory.config.depth)
+        scores = np.array([one.score for one in found]) + self.added(query, found)
+        return [found[at] for at in np.argsort(-scores, kind="stable")[:k]]
+
+    def added(self, query, found):
+        rates = self.rates(query)
+        return self.weight * np.array([rates.get(one.id, 0) for one in found])
 
     def rates(self, query):
         return {id: count / (1 + self.shown[id]) for id, count in self.cited.items()}
@@ -269,39 +274,41 @@ class AdapterOnTop(CitationRate):
     feedbacks better than the weights alone, each tested before it is learned from.
     """
 
-    rate, sharpness, tested, opens, closes = 0.5, 20.0, 100, 0.7, -1.5  # but for the rate the memory's own
+    rate = 0.5
 
     def __init__(self, memory, encoder):
         super().__init__(memory, encoder)
         width = encoder([memory.get(memory.ids()[0])], "memory").shape[1]
-        self.W, self.right, self.served = np.zeros((width, width)), [], False
+        self.W, self.right, self.served, self.last = np.zeros((width, width)), [], False, (None, [])
 
-    def retrieve(self, query, k):
-        found = self.memory.retrieve(query, self.memory.config.depth)
-        scores = np.array([one.score for one in found])
-        if self.served:
-            scores += self.added(query, [one.text for one in found])[0]
-        return [found[at] for at in np.argsort(-scores, kind="stable")[:k]]
+    def added(self, query, found):
+        self.last = query, found
+        return self.by_adapter(query, found)[0] if self.served else np.zeros(len(found))
 
-    def added(self, query, texts):
-        q, memory = self.encoder([query], "query")[0], self.encoder(texts, "memory")
+    def by_adapter(self, query, found):
+        q, memory = self.encoder([query], "query")[0], self.encoder([one.text for one in found], "memory")
         return memory @ (self.W @ q), q, memory
 
     def feedback(self, query, ids, labels):
-        scores = {one.id: one.score for one in self.memory.retrieve(query, self.memory.config.depth)}
-        shown, useful = [id for id in ids if id in scores], np.array(labels, bool)[[id in scores for id in ids]]
-        added, q, memory = self.added(query, [self.memory.get(id) for id in shown])
-        plain = np.array([scores[id] for id in shown])
-        gaps = [(one[useful][:, None] - one[~useful]).round(9) for one in (plain, plain + added)]
-        if gaps[0].size:
-            self.right = [*self.right, [(0.5 + np.sign(gap) / 2).mean() for gap in gaps]][-self.tested :]
-            wrong = 1 / (1 + np.exp(self.sharpness * gaps[1])) / gaps[1].size
-            gradient = wrong.sum(1) @ memory[useful] - wrong.sum(0) @ memory[~useful]
-            self.W += self.rate * np.outer(gradient, q)
-            gain = np.diff(self.right, axis=1)
-            error = np.sqrt((gain**2).sum())
-            self.served = bool(error > 0 and gain.sum() > (self.closes if self.served else self.opens) * error)
+        asked, found = self.last  # what it has retrieved for this question a moment ago
+        if asked != query:
+            found = self.memory.retrieve(query, self.memory.config.depth)
+        held = {one.id: one for one in found}
+        shown = [held[id] for id in ids if id in held]
+        useful = np.array([bool(label) for id, label in zip(ids, labels, strict=True) if id in held])
+        if useful.any() and not useful.all():
+            self.learn(query, shown, useful)
         self.memory.feedback(query, ids, labels)
+        self.last = None, []
+
+    def learn(self, query, shown, useful):
+        added, q, memory = self.by_adapter(query, shown)
+        plain = np.array([one.score for one in shown])
+        gaps = [(one[useful][:, None] - one[~useful]).round(9) for one in (plain + added, plain)]
+        self.right = [*self.right, [(0.5 + np.sign(gap) / 2).mean() for gap in gaps]][-TESTED:]
+        wrong = 1 / (1 + np.exp(SCALE * gaps[0])) / gaps[0].size
+        self.W += self.rate * np.outer(wrong.sum(1) @ memory[useful] - wrong.sum(0) @ memory[~useful], q)
+        self.served = better(np.array(self.right), self.served)
 
 
 RIVALS = {"memory_rate": CitationRate, "memory_similar": SimilarQuestions, "memory_on_top": AdapterOnTop}

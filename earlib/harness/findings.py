@@ -134,13 +134,14 @@ def _named(sentence):
 
 def _worded(entry, place):
     """The sentence with its values, a dash for each that was not measured, and why; the reason alone if none was."""
-    told, lacking, measured = "", [], False
+    told, values, lacking, measured = "", {}, [], False
     for text, name, form, _ in Formatter().parse(entry["says"]):
         told += text
         if name is None:
             continue
         try:
-            told += format(_value(*place(entry["rows"][name])), form)
+            values[name] = values.get(name) or _value(*place(entry["rows"][name]))
+            told += format(values[name], form)
             measured = True
         except (LookupError, FileNotFoundError) as error:
             told += "–"

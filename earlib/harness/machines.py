@@ -15,7 +15,6 @@ import uuid
 from concurrent.futures import CancelledError
 from functools import lru_cache
 from pathlib import Path
-from unittest.mock import patch
 
 import dask
 import numpy as np
@@ -58,7 +57,7 @@ def connect(scheduler=None, workers=1):
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told in one line, by `Watch`
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(_SETTINGS))
-        stack.enter_context(patch.dict(os.environ))  # a worker's nanny writes into the environment of this process
+        stack.callback(_restore, dict(os.environ))  # a worker's nanny writes into the environment of this process
         address = scheduler or stack.enter_context(
             LocalCluster(
                 n_workers=workers,
@@ -81,6 +80,12 @@ def connect(scheduler=None, workers=1):
         if not client.scheduler_info(n_workers=-1)["workers"]:
             print(f"{address}: no worker yet; waiting for `dask worker {address} --nthreads 1`", flush=True)
         yield client
+
+
+def _restore(before):
+    for name in os.environ.keys() - before:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 def dask_setup(worker):

@@ -98,8 +98,11 @@ def chosen(names, known):
     for name in names:
         if name not in known and name not in GROUPS:
             raise _unknown("notebook", name, [*known, *GROUPS])
-    sides = ([name for name in known if beyond(name) is side] for side in (False, True))
-    groups = dict(zip(GROUPS, (known, *sides), strict=True))
+    groups = {
+        "all": known,
+        "reproduction": [name for name in known if not beyond(name)],
+        "extensions": [name for name in known if beyond(name)],
+    }
     return list(dict.fromkeys(one for name in names for one in groups.get(name, [name])))
 
 

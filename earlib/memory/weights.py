@@ -108,7 +108,7 @@ class WeightLearner:
         left, over, pairs = self._pairs(evidence)
         u = fitted(self.u, evidence.x[left] - evidence.x[over], (evidence.weight / pairs.clip(1))[evidence.of[left]],
                    self.start[0])  # fmt: skip
-        served = self._better(evidence.right[pairs > 0][-TESTED:])
+        served = better(evidence.right[pairs > 0][-TESTED:], self.served)
         self.known, self.evidence, self.u, self.served = known, evidence, u, served
 
     def _direction(self):
@@ -130,12 +130,6 @@ class WeightLearner:
         left = np.repeat(useful, number)
         over = others[np.arange(len(left)) + np.repeat(first, number)]
         return left, over, np.bincount(one.of[left], minlength=len(one.weight))
-
-    def _better(self, right):
-        """Decide to serve what was learned: it takes over once it is better, and gives way once it is clearly worse."""
-        gain = right[:, 0] - right[:, 1]
-        error = np.sqrt((gain**2).sum())
-        return bool(error > 0 and gain.sum() > (CLOSE if self.served else OPEN) * error)
 
     def record(self) -> dict:
         """Return how the two rankings did on the pairs of the last feedbacks that count, and what was learned."""
@@ -166,6 +160,16 @@ class WeightLearner:
         parts = {name: values.numpy().copy() for name, values in held.items()}
         self.u, self.served, self.known = parts.pop("u"), bool(parts.pop("served")), known
         self.evidence = Evidence(row=parts.pop("index"), **parts)
+
+
+def better(right: np.ndarray, served: bool) -> bool:
+    """Decide to serve what was learned: it takes over once it is better, and gives way once it is clearly worse.
+
+    Shares of pairs in the right order by it and by what it is compared with, `[n, 2]`, each before it was learned from.
+    """
+    gain = right[:, 0] - right[:, 1]
+    error = np.sqrt((gain**2).sum())
+    return bool(error > 0 and gain.sum() > (CLOSE if served else OPEN) * error)
 
 
 def newest(values: np.ndarray, count: int) -> np.ndarray:

@@ -11,5 +11,5 @@ from earlib.records.rows import KEYS, SEES_GOLD, SETTING, VALUES, Row, further, 
 from earlib.records.verdicts import own_setting, shown, tally
 
 __all__ = ["KEYS", "SEES_GOLD", "SETTING", "VALUES", "Row", "changes", "compare_with_reference", "departures"]
-__all__ += ["filled", "further", "key_of", "load", "matching", "named", "not_run", "other_parameters", "own_setting"]
+__all__ += ["further", "key_of", "load", "matching", "named", "not_run", "other_parameters", "own_setting"]
 __all__ += ["plain", "provenance", "record", "row", "save", "shown", "tally", "without_numbers"]
