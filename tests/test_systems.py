@@ -41,7 +41,8 @@ sys.stdin.read()
 
 def test_without_what_windows_lacks_everything_is_imported_and_a_memory_lives(tmp_path):
     """And its lock, which is of another kind, is respected by a process of this system, and named when it is left."""
-    example = re.search(r"```python\n(.*?EARMemory\(\).*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)[1]
+    page = (ROOT / "docs" / "memory.md").read_text("utf-8")
+    example = re.search(r"```python\n(.*?EARMemory\(\).*?)```", page, re.DOTALL)[1]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "EARLIB_ROOT": str(ROOT)}
     command = [sys.executable, "-W", "ignore", "-c", LIFE]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=tmp_path, env=environment) as other:
