@@ -36,7 +36,9 @@ def run(tmp_path, monkeypatch):
             if alter:
                 alter(content)
             file.write_text(json.dumps(content))
-        return notebooks.publish(work, "smoke", NAME, **options)
+        told, stays = notebooks.publish(work, "smoke", NAME, **options)
+        assert stays is (told in ([], ["values within 0.1"]) and "rewrite" not in options)
+        return told
 
     return publish
 
@@ -173,6 +175,36 @@ def test_a_changed_notebook_replaces_all_files(run, alter, told):
     before = there()
     assert run(of_notebook=alter) == [told]
     assert there()[f"{NAME}.ipynb"] != before[f"{NAME}.ipynb"] and not there("unchanged")
+
+
+def other_text_and_picture(content):
+    other_text(content)
+    picture_recoloured(content)
+
+
+@pytest.mark.parametrize(
+    "far, of_notebook, told",
+    [
+        (0.09, None, ["values within 0.1"]),
+        (-0.09, other_text_and_picture, ["values within 0.1"]),
+        (0.09, other_source, ["values within 0.1", "cells"]),
+        (0.11, None, ["1 of {all} rows"]),
+    ],
+)
+def test_values_within_the_tolerance_stay_whatever_text_and_pictures_say_of_them(run, far, of_notebook, told):
+    before = there()
+    count = len(json.loads(before[f"{NAME}.json"])["rows"])
+
+    def nearby(content):
+        row(content, varies=False)["measured"] += far
+
+    assert run(nearby, of_notebook, tolerance=0.1) == [one.format(all=count) for one in told]
+    assert (there() == before) is (told == ["values within 0.1"])
+
+
+def test_a_lost_value_or_another_parameter_is_no_matter_of_tolerance(run):
+    assert run(varying_value_lost, tolerance=0.1) != ["values within 0.1"]
+    assert run(lambda content: content["parameters"].update(learned=50), tolerance=0.1) == ["parameters"]
 
 
 @pytest.mark.parametrize("of_record", [other_last_digit, other_varying_value])

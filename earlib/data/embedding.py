@@ -91,20 +91,39 @@ class Embedder:
         import torch
 
         lengths = np.array([len(ids) for ids in tokens])
-        order = np.argsort(-lengths, kind="stable")
-        found, start = [], 0
-        while start < len(order):
-            longest = int(lengths[order[start]])
-            rows = order[start : start + self._count(longest)]
-            try:
-                found.append(self._forward([tokens[row] for row in rows]))
-                start += len(rows)
-            except torch.OutOfMemoryError as error:
-                if len(rows) == 1:
-                    raise self._too_long(f"one text of {longest:,} tokens") from error
-                self.tokens = len(rows) // 2 * longest
-                torch.cuda.empty_cache()
+        order, batches = np.argsort(-lengths, kind="stable"), []
+        while (start := sum(map(len, batches))) < len(order):
+            batches.append(order[start : start + self._count(int(lengths[order[start]]))])
+        found = self._side_by_side([[tokens[row] for row in rows] for rows in batches])
         return torch.cat(found).cpu().numpy()[np.argsort(order)]
+
+    def _side_by_side(self, batches):
+        """Unit vectors of each batch; on a CPU one thread computes each, since their number changes the rounding."""
+        import torch
+
+        threads = torch.get_num_threads()
+        if self.device.type != "cpu":
+            return [self._fitting(batch) for batch in batches]
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                return list(pool.map(self._forward, batches))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _fitting(self, tokens):
+        """Unit vectors of the texts of a batch, in halves where it exceeds the device's memory."""
+        import torch
+
+        try:
+            return self._forward(tokens)
+        except torch.OutOfMemoryError as error:
+            half, longest = len(tokens) // 2, len(tokens[0])
+            if not half:
+                raise self._too_long(f"one text of {longest:,} tokens") from error
+            self.tokens = half * longest
+        torch.cuda.empty_cache()  # not before the error is gone, which holds the batch's tensors
+        return torch.cat([self._fitting(tokens[:half]), self._fitting(tokens[half:])])
 
     def _count(self, longest):
         if self.device.type == "cpu":

@@ -49,7 +49,10 @@ class Times(NamedTuple):
 
 @contextmanager
 def stored(blocks, dimension):
-    """Yield `count -> [count, d]`, a new mapping of the first rows of a file that has no name and leaves nothing."""
+    """Yield `count -> [count, d]`, a new mapping of the first rows of a file that has no name and leaves nothing.
+
+    With `mapped=False` it is a copy in memory.
+    """
     with ExitStack() as stack:
         try:
             paths.cache().mkdir(parents=True, exist_ok=True)
@@ -62,8 +65,14 @@ def stored(blocks, dimension):
             next_step = "free the disk, set EARLIB_CACHE to another folder, or ask for fewer memories"
             problem = f"cannot write a bank into {paths.cache()}: {error.strerror}"
             raise OSError(error.errno, f"{problem}; {next_step}") from error
-        # Copy on write: torch warns of read-only memory, though it only reads here.
-        yield lambda count: torch.from_numpy(np.memmap(file, np.float32, "c", shape=(count, dimension)))
+
+        def opened(count, mapped=True):
+            if mapped:  # copy on write: torch warns of read-only memory, though it only reads here
+                return torch.from_numpy(np.memmap(file, np.float32, "c", shape=(count, dimension)))
+            file.seek(0)
+            return torch.from_numpy(np.fromfile(file, np.float32, count * dimension)).view(count, dimension)
+
+        yield opened
 
 
 def random_unit(count, dimension, purpose):
@@ -126,6 +135,7 @@ def time_methods(bank, query, spans, gold, names):
         index[n] = spans[n][0] + places
 
     def before(n):
+        opened[0] = None  # a mapping that stays open counts its pages again in this process's memory
         read[n], _ = timed(lambda: bank()[slice(*spans[n])].sum())
         first[n], _ = timed(lambda: first_stage(n))
         calls.clear()
@@ -158,7 +168,9 @@ def _method(name, found, calls):
 
     def rerank(queries, noise, bank):
         learner.bank, learner.index = bank, found.index  # the first stage fills in the rows
-        return learner.retrieve(queries, variant.explorer, noise)
+        slates = learner.retrieve(queries, variant.explorer, noise)
+        learner.bank = found.bank  # which lets go of this mapping
+        return slates
 
     return rerank
 
@@ -209,7 +221,7 @@ def time_random(memories, dimension, queries, names):
     gold = torch.zeros(queries, Config().depth, dtype=torch.bool)
     with stored(random_unit(max(memories), dimension, "memories"), dimension) as opened:
         for storage in STORAGES:
-            held = opened(max(memories)).clone() if storage == "memory" else None
+            held = opened(max(memories), mapped=False) if storage == "memory" else None
             for count in memories:
                 bank = (lambda: opened(count)) if held is None else (lambda: held[:count])  # noqa: B023
                 yield count, storage, time_methods(bank, query, [(0, count)] * queries, gold, names)

@@ -224,19 +224,22 @@ def explain(error):
     return f"{error.ename}: {error.evalue}" + hint * lacks_data
 
 
-def publish(work, profile, name, rewrite=False):
+def publish(work, profile, name, rewrite=False, tolerance=None):
     """Put the results of a finished run in place: record and figures first, then the notebook that shows them.
 
     Results in place that say the same stay as they are, byte for byte, unless they are to be rewritten: the record's
     rows, parameters and data (`records.changes`: neither its commit nor values that vary count), the notebook's cells,
     the words that they print and the pictures, as far as an eye can tell (`pictures.alike`). Where values that vary
-    differ, text is compared without its numbers, and of pictures only the size. The run's own files then go to
-    `build/unchanged`, and of the results only what was missing is written.
+    differ, text is compared without its numbers, and of pictures only the size. So do results whose values differ by no
+    more than the notebook's `tolerance`, as they do between machines; of the notebook then only the cells count. The
+    run's own files go to `build/unchanged`, and of the results only what was missing is written.
 
     Returns
     -------
-    list of str or None
+    told : list of str or None
         Words for what has changed; none if nothing has. None if there was nothing to compare with.
+    stays : bool
+        True if the results in place stay.
 
     Raises
     ------
@@ -250,24 +253,30 @@ def publish(work, profile, name, rewrite=False):
     for file in made:
         if (folder / file).is_dir():
             raise IsADirectoryError(f"{folder / file}: expected a file, but it is a folder; remove it and run again")
-    told = None if not any((folder / file).exists() for file in made) else _changes(made, folder, name)
-    stays = told == [] and not rewrite
+    near = f"values within {tolerance:g}" if tolerance is not None else ""
+    told = None if not any((folder / file).exists() for file in made) else _changes(made, folder, name, tolerance, near)
+    stays = told in ([], [near]) and not rewrite
     for file, content in made.items():
         if not stays or not (folder / file).exists():
             paths.write_atomically(folder / file, content)
         if stays:
             paths.write_atomically(paths.unchanged() / profile / file, content)
-    return told
+    return told, stays
 
 
-def _changes(made, folder, name):
-    """Words for what differs between the files of a run and those in place; what is missing there changes nothing."""
+def _changes(made, folder, name, tolerance, near):
+    """Words for what differs between the files of a run and those in place; what is missing there changes nothing.
+
+    They are `near` alone if values differ by no more than the tolerance, whatever follows from it in text and pictures.
+    """
     record, notebook = f"{name}.json", f"{name}.ipynb"
     told, varied = [], False
     if record in made and (folder / record).exists():
         try:
             new, old = json.loads(made[record]), json.loads((folder / record).read_bytes())
             told = records.changes(new, old)
+            if told and not records.changes(new, old, tolerance):
+                told = [near]
             varied = any(row.get("varies") and row not in old["rows"] for row in new["rows"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return ["a record that cannot be read"]
@@ -280,10 +289,12 @@ def _changes(made, folder, name):
             shown = _pictures(new), _pictures(old)
         except Exception:  # cut short, not JSON: anything unreadable
             return ["a notebook that cannot be read"]
+        if near in told:
+            return told + ["cells"] * (not parts["cells"])
         told += [what for what, same in parts.items() if not same]
         told += ["number of pictures"] * (len(shown[0]) != len(shown[1]))
         pairs += zip(*shown, strict=False)
-    return told + ["pictures"] * (not all(alike(*pair, only_size=varied) for pair in pairs))
+    return told + ["pictures"] * (near not in told and not all(alike(*pair, only_size=varied) for pair in pairs))
 
 
 def _written(notebook):

@@ -37,6 +37,7 @@ class Outcome(NamedTuple):
     seconds: float
     error: str | None
     changes: list[str] | None
+    stays: bool  # the older result
 
 
 class Runner:
@@ -94,7 +95,7 @@ class Runner:
     def _run(self, plan):
         """Run one plan, put its results in place and tell how it ended."""
         folder, computed = self.estimates or paths.build() / plan.profile, False
-        work, broken, error, changes = None, folder / f"{plan.name}.ipynb", None, None
+        work, broken, error, changes, stays = None, folder / f"{plan.name}.ipynb", None, None, False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=f"{plan.name}.", dir=folder))
@@ -106,7 +107,8 @@ class Runner:
                 self._run_elsewhere(plan, work)
             if self.estimates is None:
                 computed = True
-                changes = notebooks.publish(work, plan.profile, plan.name, self.rewrite)
+                tolerance = all_parameters(plan).get("tolerance")
+                changes, stays = notebooks.publish(work, plan.profile, plan.name, self.rewrite, tolerance)
                 if self.rewrite:  # nothing stayed as it was
                     changes = changes or None
                 broken.unlink(missing_ok=True)  # of an earlier run
@@ -119,14 +121,16 @@ class Runner:
                 error += f"\n  the notebook as far as it came: {paths.shown(broken)}"
         if work and not (error and computed):
             shutil.rmtree(work, ignore_errors=True)
-        outcome = Outcome(plan, self.progress.seconds(plan.name), error, changes)
+        outcome = Outcome(plan, self.progress.seconds(plan.name), error, changes, stays)
         if not self.stopped.is_set():
             self._tell(outcome)
         return outcome
 
     def _tell(self, outcome):
-        plan, seconds, error, changes = outcome
-        said = error or ("" if changes is None else f", changed: {', '.join(changes)}" if changes else ", unchanged")
+        plan, seconds, error, changes, stays = outcome
+        said = error or ""
+        if changes is not None and not error:
+            said = f", {'' if stays else 'changed: '}{', '.join(changes) or 'unchanged'}"
         if self.watch is not None and plan.name in self.watch.workers and not error:
             said = f" on {self.watch.workers[plan.name]}{said}"
         self.progress.end(plan, seconds, said, failed=bool(error), keep=self.estimates is None)
@@ -237,9 +241,10 @@ def _usable_plans(options):
 def summarise(outcomes, seconds):
     """How the run ended in a few lines: counts, verdicts of the records, failures, and results that stayed."""
     failed = [outcome.plan.name for outcome in outcomes if outcome.error]
-    stayed = [outcome.plan for outcome in outcomes if outcome.changes == []]
+    stayed = [outcome.plan for outcome in outcomes if outcome.stays]
+    near = sum(outcome.stays and bool(outcome.changes) for outcome in outcomes)
     rows = []
-    for plan, _, error, _ in outcomes:
+    for plan, _, error, *_ in outcomes:
         record = paths.results() / plan.profile / f"{plan.name}.json"
         if error is None and record.exists():
             rows += json.loads(record.read_text(encoding="utf-8"))["rows"]
@@ -255,7 +260,8 @@ def summarise(outcomes, seconds):
         file = f"{stayed[0].name}.ipynb" if len(stayed) == 1 else ""
         kept, made = (paths.shown(one / stayed[0].profile / file) for one in (paths.results(), paths.unchanged()))
         which = f"{len(stayed)} results in " if len(stayed) > 1 else ""
-        lines.append(f"unchanged: {which}{kept}; as this run made them: {made} (--rewrite puts them in place)")
+        off = f" ({near} of them within tolerance, not to the last digit)" if near else ""
+        lines.append(f"unchanged: {which}{kept}{off}; as this run made them: {made} (--rewrite puts them in place)")
     return lines
 
 

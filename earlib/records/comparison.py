@@ -94,16 +94,19 @@ def _off(now, then, tolerance):
     return None
 
 
-def changes(new, old):
+def changes(new, old, tolerance=None):
     """Words for what differs between two records of one name, for a reader; none where nothing that matters does.
 
     The commit and the versions of packages do not matter, but earlib's own does. Numbers are equal within the last of
     their six digits. Of rows marked `varies` (times, first passages, replies) the values may differ, and what follows
-    from them (`VARYING`, the numbers in `reason`), but not whether there is a value, nor anything else.
+    from them (`VARYING`, the numbers in `reason`), but not whether there is a value, nor anything else. With a
+    tolerance so may the values of the other rows, as far as `compare_with_reference` counts them as equal.
 
     Parameters
     ----------
     new, old : dict
+    tolerance : float, optional
+        In the unit of the values.
 
     Returns
     -------
@@ -114,7 +117,7 @@ def changes(new, old):
     told = [field for field in (*new, *(old.keys() - new.keys())) if field != "rows"]
     told = [field for field in told if not _equal(heads[0].get(field), heads[1].get(field))]
     now, then = ({key_of(row): _given(row) for row in one["rows"]} for one in (new, old))
-    off = [key for key in dict.fromkeys((*now, *then)) if not _same_row(now.get(key), then.get(key))]
+    off = [key for key in dict.fromkeys((*now, *then)) if not _same_row(now.get(key), then.get(key), tolerance)]
     if off:
         return [*told, f"{len(off)} of {len(now.keys() | then.keys())} rows"]
     return told + ["order of rows"] * (list(now) != list(then))
@@ -125,10 +128,11 @@ def _given(row):
     return {key: value for key, value in row.items() if value is not None}
 
 
-def _same_row(now, then):
+def _same_row(now, then, tolerance):
     if now is None or then is None:
         return False
-    if now.get("varies") and then.get("varies"):
+    varying = now.get("varies") and then.get("varies")
+    if varying or (tolerance is not None and not _off(now, then, tolerance)):
         now, then = _steady(now), _steady(then)
     return _equal(now, then)
 
