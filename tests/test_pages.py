@@ -10,7 +10,6 @@ import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nbformat import v4
 
 from earlib import __version__, paper, paths, records
 from earlib.harness import notebooks, pages, tables
@@ -112,7 +111,6 @@ def test_a_report_of_whole_results(root, capsys):
     assert out == f"{folder() / 'index.html'}: 3 pages; results missing: 0\n"
     made = {file.stem: Page(file.read_text()) for file in folder().glob("*.html")}
     assert set(made) == {"index", *IDS}
-    assert [link for link in made["index"].links if link in [f"{id}.html" for id in IDS]][::2] != []
     for id in IDS:
         assert f"{id}.html" in made["index"].links
         assert {"index.html", f"{id}.ipynb", f"{id}.json"} <= set(made[id].links)
@@ -198,10 +196,8 @@ def test_rows_that_differ_in_a_further_key_say_so():
     record = ablation()
     record["rows"] = [records.Row.model_validate(row).model_dump() for row in record["rows"]]
     record["rows"][1]["rounds"] = 8
-    entry = pages.Entry("tab03_ablation", "", record, None, ["tab03_ablation.png"], [], "Tables")
     names = re.findall(r'<th.*?scope="row".*?>(.*?)</th>', pages._table(record))
     assert names[:6] == ["RL baseline", "Exploration rounds 4", "Recall@5 (%)", "EAR", "Exploration rounds 8", names[2]]
-    assert entry.counts == [("same direction", 1), ("another setting", 1), ("not in the paper", 1)]
 
 
 def test_a_table_has_a_caption_scopes_and_on_a_small_screen_its_columns_names():
@@ -273,15 +269,9 @@ def test_whatever_stands_for_a_formula_is_escaped(body, displaystyle):
     assert {tag for tag, _ in Page(text).tags} <= MATHML | {"code"}
 
 
-def test_a_formula_that_cannot_be_set_stays_latex_and_is_told(root):
+def test_a_formula_that_cannot_be_set_stays_latex():
     assert pages.markdown(r"$\frac{1}{2}$").count("<mfrac>") == 1
     assert r">\nonsense{x &lt; 1}</code>" in pages.markdown(r"$\nonsense{x < 1}$")
-    change(IDS[0], lambda notebook: notebook.cells.append(v4.new_markdown_cell(r"$\nonsense{x}$")))
-    _, entries = pages.write(folder())
-    assert entries[0].remarks[-1] == "Formulas that cannot be set and stand as LaTeX: 1"
-    for name in ("index", IDS[0]):
-        page = Page((folder() / f"{name}.html").read_text())
-        assert len(entries[0].remarks) == 2 and all(map(page.says, entries[0].remarks))
 
 
 # -- results that are not whole
@@ -297,7 +287,7 @@ def test_half_the_notebooks_missing(root, capsys):
     assert collapsed in (folder() / "index.html").read_text() and index.says(f"make {IDS[2]} PROFILE=smoke")
     assert f"missing: {IDS[2]}; make it with `make {IDS[2]} PROFILE=smoke`\n" in out
     assert "2 pages; results missing: 1" in out
-    told = "There is no executed notebook `tab03_ablation.ipynb`; run `make tab03_ablation PROFILE=smoke`"
+    told = "There is no file `tab03_ablation.ipynb`; run `make tab03_ablation PROFILE=smoke`"
     assert f"tab03_ablation: {told}\n" in out and index.says(told)  # its record is shown all the same
     page = Page((folder() / "tab03_ablation.html").read_text())
     assert (
@@ -317,65 +307,33 @@ def test_without_results_the_next_step_is_named(root):
         pages.main(["--profile", "smok"])
 
 
-def at(place, **values):
-    return lambda notebook: notebook.cells[place].update(values)
-
-
-def parameters(**values):
-    return lambda notebook: notebook.metadata.papermill.parameters.update(values)
-
-
-def failed(notebook):
-    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    cell.outputs = [v4.new_output("error", ename="E", evalue="e", traceback=[])]
-
-
-def emptied(notebook):
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = []
-
-
-@pytest.mark.parametrize("edit, told", [
-    (at(0, source="# Table 3: better"), "edited by hand: cell `tab03-00`"),
-    (lambda notebook: notebook.cells.pop(1), "edited by hand: it lacks `tab03-01`"),
-    (lambda notebook: notebook.cells.append(v4.new_code_cell("1", id="more")), "edited by hand: cell `more`"),
-    (lambda notebook: notebook.cells.append(notebook.cells.pop(1)), "edited by hand: another order of cells"),
-    (parameters(seeds=99), "The record is of other parameters than the notebook: seeds"),
-    (parameters(name="tab02_main_results"), "not run under this name and profile"),
-    (emptied, "was not executed: it has no outputs"),
-    (failed, "stopped at an error"),
+@pytest.mark.parametrize("edit", [
+    lambda notebook: notebook.cells[0].update(source="# Table 3: better"),
+    lambda notebook: notebook.cells.pop(1),
+    lambda notebook: notebook.cells.append(notebook.cells.pop(1)),
 ])  # fmt: skip
-def test_a_notebook_that_is_not_its_source_run(root, edit, told):
+def test_a_notebook_that_is_not_its_source_run(root, edit):
     assert remarks("tab03_ablation") == ""
     change("tab03_ablation", edit)
-    assert told in remarks("tab03_ablation")
-    assert "make tab03_ablation PROFILE=smoke" in remarks("tab03_ablation")
-    assert remarks(IDS[0]) == remarks(IDS[2]) == ""
+    told = "is not its source run, or was edited by hand; run `make tab03_ablation PROFILE=smoke`"
+    assert told in remarks("tab03_ablation") and remarks(IDS[0]) == remarks(IDS[2]) == ""
 
 
 def test_a_missing_source_or_record_is_told(root):
     (root / "notebooks" / "tab03_ablation.ipynb").unlink()
     (folder() / "tab03_ablation.json").unlink()
-    assert "has no source `notebooks/tab03_ablation.ipynb` any more" in remarks("tab03_ablation")
-    assert "There is no record `tab03_ablation.json`; run" in remarks("tab03_ablation")
+    assert "is not its source run" in remarks("tab03_ablation")
+    assert "There is no file `tab03_ablation.json`; run" in remarks("tab03_ablation")
 
 
-@pytest.mark.parametrize("content, told", [
-    ('{"cells": [', "`tab03_ablation.ipynb` is not a notebook (NotJSONError"),
-    ("{}", "is not a notebook"),
-    ('{"cells": 3, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "is not a notebook"),
-    ("\0", "is not a notebook"),
-    ("same ids", "is not a notebook (DuplicateCellId"),
-])  # fmt: skip
-def test_a_file_that_is_no_notebook(root, content, told):
-    if content == "same ids":  # they would be given random ones, and the page would differ from time to time
-        notebook = json.loads((folder() / "tab03_ablation.ipynb").read_text())
-        notebook["cells"][1]["id"] = notebook["cells"][0]["id"]
-        content = json.dumps(notebook)
-    (folder() / "tab03_ablation.ipynb").write_text(content)
-    assert told in remarks("tab03_ablation") and remarks(IDS[0]) == remarks(IDS[2]) == ""
-    assert [bool(entry.notebook) for entry in pages.read(folder())] == [True, False, True]
+@pytest.mark.parametrize("file", [f"{IDS[1]}.ipynb", f"{IDS[1]}.json"])
+@pytest.mark.parametrize("content", ['{"cells": [', "[]", "{}", '{"cells": 3, "nbformat": 4, "nbformat_minor": 5}'])
+def test_a_file_that_cannot_be_read_is_named_and_the_rest_goes_on(root, file, content):
+    (folder() / file).write_text(content)
+    pages.write(folder())
+    (said,) = remarks(IDS[1]).splitlines()
+    assert f"`{file}` cannot be read" in said and remarks(IDS[0]) == remarks(IDS[2]) == ""
+    assert all(Page((folder() / f"{name}.html").read_text()).says(said) for name in ("index", IDS[1]))
 
 
 def test_a_record_of_another_version_or_profile(root):
@@ -383,49 +341,10 @@ def test_a_record_of_another_version_or_profile(root):
     assert "The record is of profile laptop, not smoke; run `make tab03_ablation" in remarks("tab03_ablation")
     change_record("tab03_ablation", lambda record: record["provenance"]["packages"].update(earlib="0.0.1"))
     assert f"The record is of version 0.0.1, not {__version__}; run" in remarks("tab03_ablation")
-    change_record("tab03_ablation", lambda record: record.update(provenance={}))
-    assert "The record is of version None" in remarks("tab03_ablation")
-
-
-def doubled(text):
-    record = json.loads(text)
-    return json.dumps(record | {"rows": record["rows"] + record["rows"][:1]})
-
-
-@pytest.mark.parametrize("edit, told", [
-    (lambda text: text[:200], "tab03_ablation.json: not JSON"),
-    (lambda text: "[]", "the whole"),
-    (lambda text: text.replace('"metric": "recall@5"', '"metric": 5', 1), "rows.0.metric"),
-    (doubled, "record tab03_ablation: two rows in the cell"),
-    (lambda text: text.replace('"id": "tab03_ablation"', '"id": "tab02"'), "id: expected tab03_ablation, found tab02"),
-])  # fmt: skip
-def test_a_broken_record_is_named_and_the_rest_goes_on(root, edit, told):
-    file = folder() / "tab03_ablation.json"
-    file.write_text(edit(file.read_text()))
-    said = remarks("tab03_ablation")
-    assert "The record is broken and left out. " in said
-    assert told in said and str(root) not in said
-    if "JSON" in told:
-        index, _ = pages.write(folder())
-        assert Page(index.read_text()).says(said) and (folder() / "tab03_ablation.html").exists()
-        assert (folder() / f"{IDS[2]}.html").exists()
-
-
-def test_a_figure_that_is_gone_is_told(root, capsys):
-    picture = folder() / f"{IDS[2]}.png"
-    picture.unlink()
-    assert pages.main(["--profile", "smoke"]) is None
-    told = "is not among the saved ones: its file is gone, or of another run"
-    assert told in capsys.readouterr().out
-    assert all(Page((folder() / f"{name}.html").read_text()).says(told) for name in ("index", IDS[2]))
-    shutil.copy(folder() / f"{IDS[1]}.png", picture)
-    assert f"or of another run; run `make {IDS[2]} PROFILE=smoke`" in remarks(IDS[2]) and remarks(IDS[1]) == ""
 
 
 def test_own_runs_have_a_section_of_their_own(root):
     shutil.copy(folder() / f"{IDS[2]}.ipynb", folder() / f"{OWN}.ipynb")
-    values = {"seeds": 1, "name": OWN}
-    change(OWN, lambda notebook: notebook.metadata.papermill.parameters.update(values))
     change_record(IDS[2], lambda record: record.update(id=OWN) or record["parameters"].update(seeds=1), to=OWN)
     for name in (OWN, f"{OWN}_slates", f"{IDS[2]}_more"):
         shutil.copy(folder() / f"{IDS[2]}.png", folder() / f"{name}.png")
@@ -434,8 +353,8 @@ def test_own_runs_have_a_section_of_their_own(root):
     assert [entry.id for entry in entries] == [*IDS, OWN]
     assert entries[-1].pictures == [f"{OWN}.png", f"{OWN}_slates.png"]
     assert entries[-2].pictures == [f"{IDS[2]}.png", f"{IDS[2]}_more.png"]
-    index, _ = pages.write(folder())
-    text = Page(index.read_text()).text()
+    pages.write(folder())
+    text = Page((folder() / "index.html").read_text()).text()
     assert text.index(pages.OWN) > text.index("Figures") and "sample efficiency, with seeds 1" in text
     assert pages.missing(folder()) == []
 

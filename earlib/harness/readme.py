@@ -1,33 +1,25 @@
 """`python -m earlib.harness.readme [--check]`: fill README.md, docs/results.md and start.ipynb from the records."""
 
 import argparse
-import json
-import re
 import sys
-from importlib.resources import files
 
-from jinja2 import Template
+import nbformat
+from jinja2 import Environment, PackageLoader
+from nbformat import v4
 
 from earlib import paths
 from earlib.harness import profiles, tables
 from earlib.harness.findings import finding, five
-from earlib.records import SEES_GOLD, load, plain, tally
+from earlib.records import SEES_GOLD, load, tally
 
 PROFILE, LARGER = "laptop", "laptop-large"  # whose records are shown
+TEMPLATES = Environment(loader=PackageLoader("earlib.harness"), trim_blocks=True)
+TEMPLATES.globals |= {"finding": finding, "tally": tally, "sees_gold": SEES_GOLD}
+TEMPLATES.globals |= {"headline": tables.headline, "gain": tables.gain}
 
 
-def findings_table(records, folder):
-    """The README's table: each notebook, in a folder, with the paper's table or figure and its result."""
-    return _rendered("readme.md.j2", records=sum(records, []), folder=folder, finding=finding)
-
-
-def start_page(found, records):
-    """The notebook on which `make lab` opens: findings, and the notebooks with their results."""
-    text = _rendered("start.md.j2", found=found, results=findings_table(records, "notebooks"))
-    cell = {"cell_type": "markdown", "id": "start", "metadata": {}, "source": text.splitlines(keepends=True)}
-    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    whole = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
-    return json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
+def _rendered(name, **told):
+    return TEMPLATES.get_template(name).render(told).strip()
 
 
 def results_tables(records, profile, larger=((), ())):
@@ -35,46 +27,42 @@ def results_tables(records, profile, larger=((), ())):
 
     What goes beyond the paper follows below a heading of its own, with its headline rows of the profile `larger`.
     """
-    told = {"own": records[0], "others": records[1], "larger": [*larger[1]], "profile": profile}
-    return _rendered("results.md.j2", **told, headline=tables.headline, gain=tables.gain, sees_gold=SEES_GOLD)
+    return _rendered("results.md.j2", own=records[0], others=records[1], larger=[*larger[1]], profile=profile)
 
 
-def _rendered(name, **told):
-    source = files("earlib.harness").joinpath(f"templates/{name}").read_text("utf-8")
-    return Template(source, trim_blocks=True).render(told, tally=tally).strip()
+def _start_page(found, results):
+    """The notebook on which `make lab` opens: findings, and the notebooks with their results."""
+    cell = v4.new_markdown_cell(_rendered("start.md.j2", found=found, results=results), id="start")
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return nbformat.writes(v4.new_notebook(cells=[cell], metadata={"kernelspec": kernel})) + "\n"
+
+
+def in_order(ids):
+    """Ids of results in the order of the report: the annotated paper, tables, figures, all else; own runs last."""
+
+    def place(id):
+        return "--" in id, *(not id.startswith(kind) for kind in ("annotated", "tab", "fig")), id
+
+    return sorted(ids, key=place)
 
 
 def both_kinds(folder):
     """The records in a folder: those of the paper's tables and figures, and those of what goes beyond it."""
-    planned = profiles.planned(folder.name)
-    ids = (path.stem for path in folder.glob("*.json") if "--" not in path.stem)
-    ids = sorted(ids, key=lambda id: (id != "annotated_ear", not id.startswith("tab"), not id.startswith("fig"), id))
+    ids = in_order(path.stem for path in folder.glob("*.json") if "--" not in path.stem)
     records = [load(id, folder.name, folder.parent) for id in ids]
-    for one in records:
-        _check_parameters(one, planned.get(one["id"], {}), folder)
     return [[one for one in records if profiles.beyond(one["id"]) is side] for side in (False, True)]
 
 
-def _check_parameters(record, planned, folder):
-    """Refuse a record of other parameters than its profile's; a default of 0.0 stands for what a notebook works out."""
-    for key, value in record["parameters"].items():
-        expected = plain(planned.get(key, value))
-        if value != expected and not (isinstance(expected, float) and expected == 0):
-            raise ValueError(
-                f"{paths.shown(folder / record['id'])}.json: {key}: expected {expected!r}, as in the profile "
-                f"{folder.name}, found {value!r}; run `make {record['id'].partition('--')[0]} PROFILE={folder.name}`"
-            )
-
-
 def _filled(name, **parts):
-    """A page as it is, and with each part between its two marks."""
-    text = fresh = (paths.ROOT / name).read_text(encoding="utf-8")
+    """The text of a page with each part between its two marks."""
+    text = (paths.ROOT / name).read_text("utf-8")
     for part, filling in parts.items():
-        pattern = re.compile(rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
-        if len(pattern.findall(text)) != 1:
+        before, start, rest = text.partition(f"<!-- {part} -->\n")
+        _, end, after = rest.partition(f"<!-- /{part} -->")
+        if not end:
             raise ValueError(f"{name}: expected one pair of lines <!-- {part} --> and <!-- /{part} -->; add them")
-        fresh = pattern.sub(lambda marks, filling=filling: f"{marks[1]}{filling}\n{marks[2]}", fresh)
-    return name, text, fresh
+        text = f"{before}{start}{filling}\n{end}{after}"
+    return text
 
 
 def main(arguments=None):
@@ -82,19 +70,20 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m earlib.harness.readme", description=main.__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a table is stale")
     options = parser.parse_args(arguments)
-    folder, larger = (paths.reference() / name for name in (PROFILE, LARGER))
     try:
         found = "\n".join(f"{number}. {one}" for number, one in enumerate(five(paths.reference()), 1))
-        records, more = both_kinds(folder), both_kinds(larger)
-        pages = [_filled("README.md", findings=found, results=findings_table(records, f"results/{PROFILE}"))]
-        pages.append(_filled("docs/results.md", results=results_tables(records, PROFILE, more)))
-        start = paths.ROOT / "start.ipynb"
-        pages.append((start.name, start.read_text("utf-8") if start.exists() else "", start_page(found, records)))
-        for name, text, fresh in pages:
-            if options.check and fresh != text:
-                sys.exit(f"{name} is stale: its tables are not those of the results; run `{parser.prog}`")
+        records, more = (both_kinds(paths.reference() / name) for name in (PROFILE, LARGER))
+        every = sum(records, [])
+        here = _rendered("readme.md.j2", records=every, folder=f"results/{PROFILE}")
+        there = _rendered("readme.md.j2", records=every, folder="notebooks")
+        pages = {"README.md": _filled("README.md", findings=found, results=here)}
+        pages["docs/results.md"] = _filled("docs/results.md", results=results_tables(records, PROFILE, more))
+        pages["start.ipynb"] = _start_page(found, there)
+        for name, text in pages.items():
             if not options.check:
-                paths.write_atomically(paths.ROOT / name, fresh)
+                paths.write_atomically(paths.ROOT / name, text)
+            elif text != (paths.ROOT / name).read_text("utf-8"):
+                sys.exit(f"{name} is stale: its tables are not those of the results; run `{parser.prog}`")
     except (OSError, ValueError) as error:
         sys.exit(str(error))
 
