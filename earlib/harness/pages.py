@@ -90,7 +90,7 @@ def _entry(folder, id):
 
 
 def _read(name, read, remarks):
-    """What `read` returns, None with a remark where that fails."""
+    """The result of `read`, None with a remark where it fails."""
     try:
         return read()
     except FileNotFoundError:
