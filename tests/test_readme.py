@@ -74,10 +74,10 @@ def test_a_sentence_follows_its_numbers(low, high, word, shown):
 def test_a_sentence_is_of_the_main_split_and_says_what_is_missing():
     made = table2(2.0, 6.0)
     made["parameters"] = made["parameters"] | {"split": "fixed"}
-    assert findings.finding(made).startswith("Not measured: no row of variant ear; no row of variant rmm")
+    assert findings.finding(made).startswith("Not measured: no row of variant ear.")
     absent = records.row("locomo", "minilm", "ear", "recall@5", reason="no weights", split="fixed")
     made["rows"].insert(0, absent | {"measured": None, "verdict": "not run"})
-    assert findings.finding(made).startswith("Not measured: no weights; no row of variant rmm")
+    assert findings.finding(made).startswith("Not measured: no weights.")
 
 
 def test_of_several_encoders_a_sentence_speaks_of_the_profile_s_own():

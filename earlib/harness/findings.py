@@ -128,7 +128,7 @@ def five(folder):
 
 
 def _worded(sentence, rows, record=None, folder=None):
-    """The sentence with its values, a dash for each that was not measured, and why; the reason alone if none was.
+    """The sentence with its values, a dash for each that was not measured, and why; the first reason alone if none was.
 
     Its rows are those of a record, or, in a folder, each of the record that it names.
     """
@@ -145,8 +145,9 @@ def _worded(sentence, rows, record=None, folder=None):
         except (LookupError, FileNotFoundError) as error:
             words += "–"
             lacking[error.args[-1]] = True
-    why = "; ".join(lacking)
-    return f"Not measured: {why}." if lacking and not measured else f"{words} (–: {why}.)" if lacking else words
+    if lacking and not measured:
+        return f"Not measured: {next(iter(lacking))}."
+    return f"{words} (–: {'; '.join(lacking)}.)" if lacking else words
 
 
 def _rows(record, where):

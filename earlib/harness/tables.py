@@ -136,7 +136,8 @@ def _number(value, metric):
         return ""
     if metric in IN_MS:
         return f"{1000 * value:,.1f}"
-    form = ".1f" if paper.unit(metric) == "%" else ",.0f" if float(value).is_integer() else ".3g"
+    whole = float(value).is_integer() or abs(value) >= 1000
+    form = ".1f" if paper.unit(metric) == "%" else ",.0f" if whole else ".3g"
     return f"{value:{form}}"
 
 
@@ -292,7 +293,7 @@ def _without_constant(frame):
         return frame, []
     head = "compared with"
     if head in frame.columns and len(frame.columns) > 1 and frame[head].nunique() == 1:
-        same.append(f"{head} {frame[head].iloc[0]}")
+        same += [f"{head} {baseline}" for baseline in {*frame[head]} - {""}]
         frame = frame.drop(columns=head)
     return frame.droplevel(constant), same
 
