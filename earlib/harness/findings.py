@@ -10,7 +10,7 @@ import yaml
 from IPython.display import HTML
 
 from earlib import paper, paths
-from earlib.harness import profiles, tables
+from earlib.harness import tables
 from earlib.records import key_of, load, matching, other_parameters
 
 SIDES = {"above": 1, "below": -1}
@@ -174,6 +174,7 @@ def _rows(record, where):
 
 @cache
 def _main_encoder(profile):
-    """The encoder of a profile, of several the first."""
-    encoder = profiles.load_profile(profile).defaults.get("encoder")
+    """The encoder of a profile, of several the first; read plainly, since its checks take seconds to import."""
+    defaults = yaml.safe_load((paths.profiles() / f"{profile}.yaml").read_text("utf-8")).get("defaults", {})
+    encoder = defaults.get("encoder")
     return encoder[0] if isinstance(encoder, list) else encoder
