@@ -1,7 +1,6 @@
 """The folder of a memory: damage and foreign files are refused by name, and a failing disk loses no change."""
 
 import gc
-import json
 import os
 import re
 import shutil
@@ -10,13 +9,10 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-import safetensors.numpy
-import safetensors.torch
 from test_encoders import checkpoint  # noqa: F401
 from test_memory import WIDTH, answers, edit_snapshot, encoder, kept, made, preset, text, told
 
 from earlib.memory import EARMemory, stored_memory
-from earlib.memory.folder import Feedback
 
 
 @pytest.fixture(scope="module")
@@ -38,25 +34,6 @@ def folder(original, tmp_path):
     return shutil.copytree(original, tmp_path / "m")
 
 
-def edit_tensor(folder, name, tensor):
-    """Change a tensor; None takes it away."""
-    statements = [("DELETE FROM tensors WHERE name = ?", (name,))]
-    if tensor is not None:
-        statements.append(("INSERT INTO tensors VALUES (?, ?)", (name, safetensors.torch.save({name: tensor}))))
-    edit_snapshot(folder, *statements)
-
-
-def edit_change(folder, number, kind=None, arrays=None, **changes):
-    """Change a change: its kind, its arrays, or fields of its plain part, "gone" to take one away."""
-    with closing(sqlite3.connect(folder / "memory.sqlite")) as database:
-        read = "SELECT kind, plain, arrays FROM changes WHERE number = ?"
-        was, plain, stored = database.execute(read, (number,)).fetchone()
-    plain = json.dumps({name: value for name, value in (json.loads(plain) | changes).items() if value != "gone"})
-    stored = stored if arrays is None else safetensors.numpy.save(arrays)
-    update = "UPDATE changes SET kind = ?, plain = ?, arrays = ? WHERE number = ?"
-    edit_snapshot(folder, (update, (kind or was, plain, stored, number)))
-
-
 def run(folder, *statements):
     with closing(sqlite3.connect(folder / "memory.sqlite")) as database:
         for statement in statements:
@@ -72,11 +49,8 @@ def run(folder, *statements):
             lambda at: run(at, "UPDATE state SET plain = replace(plain, '24', '25')"),
             "damaged .the checksum of its snap",
         ),
-        (lambda at: run(at, "UPDATE changes SET kind = 'add' WHERE number = 2"), "change 2 of 3 is damaged"),
-        (
-            lambda at: run(at, "UPDATE changes SET arrays = zeroblob(9) WHERE number = 1"),
-            "1 of 3 is damaged .its check",
-        ),
+        (lambda at: run(at, "UPDATE changes SET kind = 'add' WHERE number = 2"), "change 2 of 3: damaged"),
+        (lambda at: run(at, "UPDATE changes SET arrays = zeroblob(9) WHERE number = 1"), "1 of 3: damaged .its check"),
         (lambda at: run(at, "DROP TABLE changes"), "memory.sqlite: damaged .no such table: changes"),
         (lambda at: run(at, "DELETE FROM state"), "memory.sqlite: damaged"),
         (lambda at: (at / "memory.sqlite").write_bytes(b"[1]" * 99), "memory.sqlite: damaged .file is not a database"),
@@ -84,21 +58,9 @@ def run(folder, *statements):
         (lambda at: os.truncate(at / "memory.sqlite", 0), "that `save` has written; memory.sqlite is empty"),
         (lambda at: run(at, "PRAGMA user_version = 5"), "memory.sqlite: version 5: expected 4; add the texts"),
         (lambda at: run(at, "PRAGMA application_id = 4"), "memory.sqlite: not a memory's"),
-        (lambda at: edit_snapshot(at, seed=None), "state: seed: Field required"),
-        (lambda at: edit_snapshot(at, further=1), "state: State: .*unknown parameter 'further'"),
-        (lambda at: edit_snapshot(at, seed="0"), "state: seed: .*valid integer"),
-        (lambda at: edit_snapshot(at, dtype="float16"), "state: dtype: .*'float32' or 'float64'"),
-        (lambda at: edit_snapshot(at, config={"depth": "x"}), "state: config.depth: .*valid integer"),
-        (lambda at: edit_snapshot(at, config={"dept": 3}), "state: config: .*unknown parameter 'dept'.*depth"),
-        (lambda at: edit_tensor(at, "learner.cited", None), "memory.sqlite: 'cited'"),
-        (lambda at: edit_tensor(at, "probe", None), "probe: expected an embedding"),
-        (lambda at: edit_change(at, 1, "forget"), "change 1 of 3: kind: expected one of add, .* found 'forget'"),
-        (lambda at: edit_change(at, 1, texts="new"), "change 1 of 3: texts: .*valid list"),
-        (lambda at: edit_change(at, 1, texts="gone"), "change 1 of 3: texts: Field required"),
-        (lambda at: edit_change(at, 1, further=1), "change 1 of 3: Add: .*unknown parameter 'further'"),
-        (lambda at: edit_change(at, 1, ids=[0]), "change 1: ids: 0 is in use"),
-        (lambda at: edit_change(at, 2, ids=[99]), "change 2: ids: 99: expected the id of a memory"),
-        (lambda at: edit_change(at, 3, query=7), "change 3 of 3: query: .*valid string"),
+        (lambda at: edit_snapshot(at, seed=None), "(?s)damaged .*seed.*Field required"),
+        (lambda at: edit_snapshot(at, further=1), "(?s)damaged .*unknown parameter 'further'"),
+        (lambda at: edit_snapshot(at, config={"dept": 3}), "(?s)damaged .*config.*unknown parameter 'dept'.*depth"),
     ],
 )
 def test_damage_is_named_by_file_and_field(folder, damage, message):
@@ -110,27 +72,11 @@ def test_damage_is_named_by_file_and_field(folder, damage, message):
         EARMemory.load(folder, encoder)
 
 
-def test_an_undamaged_folder_is_whole_under_the_same_edits(folder):
-    """The edits above are refused for what they change, not for how they are written."""
-    with EARMemory.load(folder, encoder) as held:
-        expected = answers(held)
-    tensors = {"learner.cited": None}
-    with closing(sqlite3.connect(folder / "memory.sqlite")) as database:
-        for name in tensors:
-            content = database.execute("SELECT content FROM tensors WHERE name = ?", (name,)).fetchone()[0]
-            tensors[name] = safetensors.torch.load(content)[name]
-    for name, tensor in tensors.items():
-        edit_tensor(folder, name, tensor)
-    edit_change(folder, 1)
-    with EARMemory.load(folder, encoder) as again:
-        assert answers(again) == expected and again.ids() == [0, 1, 2, *range(4, 12), "named"]
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda texts, kind: encoder(texts, kind) @ np.eye(WIDTH)[::-1], "expected .*cosine above 0.999, got"),
-        (lambda texts, kind: encoder(texts, kind)[:, :8], "24 wide, got 8"),
+        (lambda texts, kind: encoder(texts, kind) @ np.eye(WIDTH)[::-1], "not the one of .*memory.sqlite"),
+        (lambda texts, kind: encoder(texts, kind)[:, :8], "not the one of .*memory.sqlite"),
         ("minilm", "encoder: expected the callable"),
         (None, "encoder: expected the callable"),
     ],
@@ -198,18 +144,6 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path):
         with pytest.raises(ValueError, match="expected a folder that `save` has written; there is no memory.sqlite"):
             EARMemory.load(path, encoder)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match="m: cannot be written; .* copy it"):
-        EARMemory.load(folder, encoder)
-
-
-def test_a_folder_that_cannot_be_locked_is_refused(folder):
-    (folder / "memory.lock").mkdir()
-    with pytest.raises(OSError, match="cannot lock .*memory.lock: .*; choose a folder on a local disk"):
-        EARMemory.load(folder, encoder)
 
 
 @pytest.mark.parametrize("steps", [1, 20, 60, 200, 600])
@@ -289,57 +223,6 @@ def test_a_forked_process_changes_nothing(tmp_path):
         assert again.ids() == held.ids()
 
 
-@pytest.mark.parametrize("gone", ["folder", "memory.sqlite", "memory.sqlite-wal", "memory.lock"])
-def test_a_memory_whose_files_were_replaced_is_refused_its_changes(tmp_path, gone):
-    held, place = made(5), tmp_path / "m"
-    held.save(place)
-    if gone == "folder":
-        place.rename(tmp_path / "moved")
-        shutil.copytree(tmp_path / "moved", place)
-    else:
-        (place / gone).unlink()
-    for call in (lambda: held.add(["lost"]), lambda: held.save(place)):
-        with pytest.raises(OSError, match="cannot write .*m/memory.*: it was removed or replaced.*save to ano"):
-            call()
-    assert len(held) == 5
-    held.save(tmp_path / "other")
-    held.add(["y"])
-    held.close()
-    with EARMemory.load(tmp_path / "other", encoder) as again:
-        assert len(again) == 6
-
-
-def test_whoever_takes_a_folder_from_an_open_memory_keeps_it(tmp_path):
-    """The first memory is refused, and its `close` does not open the folder of the second to a third."""
-    first = made(3)
-    first.save(tmp_path)
-    (tmp_path / "memory.lock").unlink()
-    second = EARMemory.load(tmp_path, encoder)
-    with pytest.raises(OSError, match="cannot write .*memory.lock: it was removed or replaced"):
-        first.add(["lost"])
-    assert second.add(["kept"]) == [3]
-    first.close()
-    with pytest.raises(BlockingIOError, match="open in another memory"):
-        EARMemory.load(tmp_path, encoder)
-    second.add(["too"])
-    second.close()
-    with EARMemory.load(tmp_path, encoder) as again:
-        assert [again.get(id) for id in again.ids()[3:]] == ["kept", "too"]
-
-
-def test_a_database_that_another_program_writes_is_not_written_over(tmp_path):
-    held = made(3)
-    held.save(tmp_path)
-    held.add(["mine"])
-    run(tmp_path, "DELETE FROM changes")
-    for call in (lambda: held.add(["lost"]), lambda: held.save(tmp_path)):
-        with pytest.raises(OSError, match="memory.sqlite: another program has written it .* save to another folder"):
-            call()
-    held.save(tmp_path / "other")
-    assert held.add(["kept"]) == [4]
-    held.close()
-
-
 @pytest.mark.parametrize("name", ["~/m", "~/a/../m"])
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -365,7 +248,7 @@ def test_a_last_change_that_diverges_had_not_taken_effect(tmp_path):
     held = made(20, preset(depth=5, learning_rate=1e30))
     held.save(tmp_path)
     change = {"query": "a", "vector": encoder(["a"], "query")[0], "slates": [[0, 1]], "labels": [[True, False]]}
-    held._folder.append(Feedback(**change))
+    held._folder.append("feedback", change)
     held.close()
     with EARMemory.load(tmp_path, encoder) as again:
         assert again._state.learner.known == 0 and again._folder.changes == 0

@@ -4,8 +4,6 @@ import asyncio
 import atexit
 import contextlib
 import copy
-import enum
-import errno
 import hashlib
 import json
 import os
@@ -103,9 +101,8 @@ def edit_snapshot(path, *statements, **changes):
         for statement in statements:
             database.execute(*statement)
         memories, tensors = (database.execute(query).fetchall() for query in (folder.MEMORIES, folder.TENSORS))
-        *columns, vectors = zip(*memories, strict=True) if memories else 6 * ((),)
         version = database.execute("PRAGMA user_version").fetchone()[0]
-        stored = folder.snapshot_checksum(plain, columns[: folder.COLUMNS[version]], b"".join(vectors), tensors)
+        stored = folder.snapshot_checksum(plain, memories, tensors, version)
         database.execute("UPDATE state SET plain = ?, sha256 = ?", (plain, stored))
         for number, *values in database.execute("SELECT number, kind, plain, arrays FROM changes").fetchall():
             database.execute("UPDATE changes SET sha256 = ? WHERE number = ?", (folder.checksum(*values), number))
@@ -252,16 +249,6 @@ def test_the_first_stage_is_the_fusion_of_two_plain_rankings():
     assert side.numpy() == pytest.approx(by_words[rows] / by_words[rows].max())
 
 
-def test_without_feedback_and_words_it_ranks_by_cosine():
-    held = made(name="paper")
-    vectors = encoder([text(number) for number in range(150)], "memory")
-    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16).astype(float)
-    query = encoder(["river song"], "query")[0]
-    expected = np.argsort(-(vectors @ query), kind="stable")[:5]
-    assert [one.id for one in held.retrieve("river song")] == expected.tolist()
-    assert [one.text for one in held.retrieve("river song")] == [text(number) for number in expected]
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_what_is_gone_is_as_if_it_had_never_been_there(data):
@@ -391,43 +378,6 @@ def test_a_text_is_encoded_once():
         )
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda held: held.feedback("x", [999], [True]), "ids: 999: expected the id of a memory"),
-        (lambda held: held.feedback("x", [0, 1], [True]), "labels: expected 2, one an id, got 1"),
-        (lambda held: held.feedback("x", [0, 0], [True, True]), "ids: 0 comes twice"),
-        (lambda held: held.feedback("x", [0], [2]), "labels: 2: expected True, False, 1, 0, -1 or None"),
-        (lambda held: held.feedback("x", [0]), "no critic"),
-        (lambda held: held.feedback("x", range(60), [True] * 60), r"ids: expected at most 50 \(K\), got 60"),
-        (lambda held: held.reflect("x"), "critic: expected one"),
-        (lambda held: held.remove([3, 999]), "ids: 999: expected the id"),
-        (lambda held: held.add(["a"], [0]), "ids: 0 is in use"),
-        (lambda held: held.add(["a", "b"], [200, 200]), "ids: 200 comes twice"),
-        (lambda held: held.add(["a"], [200, 201]), "ids: expected 1, one a text, got 2"),
-        (lambda held: held.retrieve("x", 0), "k = 0: expected at least 1"),
-        (lambda held: EARMemory("minlm"), "unknown encoder 'minlm'"),
-        (lambda held: EARMemory(encoder, "bset"), "preset = 'bset'"),
-        (lambda held: EARMemory(encoder, Preset(PRESETS["best"].config, False)), "words = False: expected True"),
-        (lambda held: EARMemory(encoder, Preset(Config(), False)), "batch_size = 4: expected 1"),
-    ],
-)
-def test_errors_name_what_is_wrong_and_change_nothing(call, message):
-    held = made()
-    before = answers(held, 3)
-    with pytest.raises(ValueError, match=message):
-        call(held)
-    assert answers(held, 3) == before and len(held) == 150
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "notes").write_text("mine")
-    for call in (made(5).save, EARMemory.load):
-        with pytest.raises(NotADirectoryError, match="path: expected a folder, found a file.*notes"):
-            call(tmp_path / "notes")
-    assert (tmp_path / "notes").read_text() == "mine"
-
-
 def test_a_question_is_encoded_once_for_its_retrieval_feedback_and_reflection(monkeypatch):
     asked = []
 
@@ -544,8 +494,6 @@ def test_upsert_is_one_change_under_a_key(tmp_path):
         assert again.list() == every and again.retrieve("a garden", 3, "user") == ranked
         again.save(tmp_path)
         again.export(tmp_path.parent / "memories.jsonl", "user")
-        with pytest.raises(ValueError, match="name a file outside it"):
-            again.export(tmp_path / "memory.sqlite")
     with EARMemory.load(tmp_path, encoder) as again:
         assert again.list() == every and again.retrieve("a garden", 3, "user") == ranked
     lines = (tmp_path.parent / "memories.jsonl").read_text(encoding="utf-8").splitlines()
@@ -800,16 +748,6 @@ def test_context_without_sessions_is_no_context():
     assert weights[:1] + weights[5:] == pytest.approx(plain.stats()["weights"], abs=1e-6)
 
 
-def test_without_context_nothing_of_it_is_kept(tmp_path):
-    held, same_texts = talk(), made(120, "best")
-    told(held, 6), told(same_texts, 6)
-    assert answers(held) == answers(same_texts) and held.stats() == same_texts.stats()
-    held.save(tmp_path)
-    with contextlib.closing(sqlite3.connect(tmp_path / "memory.sqlite")) as database:
-        assert "context" not in json.loads(database.execute("SELECT plain FROM state").fetchone()[0])
-    assert held._state.now.session is None
-
-
 def test_what_the_turn_before_tells_is_learned_and_kept(tmp_path):
     held = EARMemory(encoder, context="talk")
     turns = [said for number in range(60) for said in (f"who saw number{number} there?", f"it was {text(number)}")]
@@ -934,7 +872,7 @@ def failing_step(patch, held, error):
 
 
 @pytest.mark.parametrize("told_before", [0, 3])
-@pytest.mark.parametrize("error", [RuntimeError("x"), MemoryError(), KeyboardInterrupt(), FloatingPointError("x")])
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()])
 def test_a_feedback_that_fails_is_not_made(tmp_path, monkeypatch, error, told_before):
     held, other = made(40, preset(depth=10)), made(40, preset(depth=10))
     for one in (held, other):
@@ -953,9 +891,8 @@ def test_a_feedback_that_fails_is_not_made(tmp_path, monkeypatch, error, told_be
     held.close()
 
 
-@pytest.mark.parametrize("objective", ["softmax", "reward"])
-@pytest.mark.parametrize("rate", [1e30, 1e38])
-def test_a_divergence_leaves_the_memory_able_to_go_on(rate, objective):
+@pytest.mark.parametrize(("objective", "rate"), [("softmax", 1e30), ("reward", 1e38)])
+def test_a_divergence_leaves_the_memory_able_to_go_on(objective, rate):
     held = made(40, preset(depth=10, learning_rate=rate, side_rate=1e-3, objective=objective))
     ranked, before = answers(held), learned(held)
     for _ in range(2):
@@ -967,26 +904,20 @@ def test_a_divergence_leaves_the_memory_able_to_go_on(rate, objective):
     assert held._state.learner.known == 3
 
 
-def test_an_add_that_fails_halfway_is_not_made(tmp_path, monkeypatch):
-    held, other = made(40, preset(depth=10)), made(40, preset(depth=10))
+@pytest.mark.parametrize(("of", "name"), [(Words, "append"), (state.Snapshot, "_replace")])
+def test_an_add_that_fails_halfway_is_not_made(tmp_path, monkeypatch, of, name):
+    held = made(40, preset(depth=10))
     held.save(tmp_path)
-    before = answers(held)
-    for name in ("append", "scores"):
-        with monkeypatch.context() as patch:
-            if name == "append":
-                patch.setattr(Words, "append", lambda *_: (_ for _ in ()).throw(MemoryError()))
-            else:
-                patch.setattr(state.Snapshot, "_replace", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
-            with pytest.raises(MemoryError):
-                held.add(["garden garden"], ["new"])
-        assert answers(held) == before and "new" not in held and len(held) == 40
-        held.save(tmp_path)  # writes nothing of it
-        if name == "scores":
-            break
-        held.close()
-        held = EARMemory.load(tmp_path, encoder)
-        assert held.ids() == other.ids()
+    before, ids = answers(held), held.ids()
+    with monkeypatch.context() as patch:
+        patch.setattr(of, name, lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            held.add(["garden garden"], ["new"])
+    assert answers(held) == before and held.ids() == ids
+    held.save(tmp_path)  # writes nothing of it
     held.close()
+    with EARMemory.load(tmp_path, encoder) as again:
+        assert again.ids() == ids and answers(again) == before
 
 
 class Alarm(Exception):
@@ -1089,7 +1020,7 @@ def test_a_memorys_thread_ends_with_it(monkeypatch):
 # -- what is kept to be replayed ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", ["similarity", "reward", "random"])
+@pytest.mark.parametrize("choice", ["similarity", "random"])
 def test_of_experiences_the_oldest_is_dropped_first(tmp_path, choice):
     used = preset(depth=10, replay_choice=choice)
     held = made(60, used, experiences=5)
@@ -1115,135 +1046,90 @@ def test_of_experiences_the_oldest_is_dropped_first(tmp_path, choice):
         assert same(learned(held), learned(again)) and answers(held) == answers(again)
 
 
-def test_as_many_experiences_as_are_kept_are_learned_from_as_ever():
-    few, many = made(60, preset(depth=10), experiences=8), made(60, preset(depth=10))
-    for held in (few, many):
-        told(held, 8)
-    assert same(learned(few), learned(many))
-    for held in (few, many):
-        told(held, 1, start=8)  # the first is still replayed
-    for mine, theirs in zip(few._state.learner.parameters, many._state.learner.parameters, strict=True):
-        assert mine.equal(theirs)
-    assert few._state.learner.held == 8 and many._state.learner.held == 9
-
-
 # -- what callers may give ---------------------------------------------------------------------------------------------
-
-
-def nested(levels):
-    held = {}
-    for _ in range(levels):
-        held = {"n": held}
-    return held
 
 
 REFUSED = {
     TypeError: [
         (lambda held: held.add("one string"), "texts: expected a sequence, found str 'one string'"),
         (lambda held: held.add([3]), r"texts\[0\]: expected a string, found int"),
-        (lambda held: held.add({"a": 1}), "texts: expected a sequence, found dict"),
         (lambda held: held.add(["a"], {"b": 1}), "ids: expected a sequence, found dict"),
         (lambda held: held.get(None), "^id: expected int or str, found NoneType"),
-        (lambda held: held.save(None), "path: expected the name of a folder, found NoneType"),
-        (lambda held: EARMemory.load(None), "path: expected the name of a folder, found NoneType"),
-        (lambda held: held.add(["a", "b"], "xy"), "ids: expected a sequence, found str 'xy'"),
         (lambda held: held.remove("12"), "ids: expected a sequence, found str '12'"),
-        (lambda held: held.feedback("x", {1, 2}, [True, False]), "ids: expected a sequence, found set"),
-        (lambda held: held.feedback("x", [1, 2], frozenset([True, False])), "labels: expected a seq.*found frozenset"),
-        (lambda held: held.add({"a", "b"}), "texts: expected a sequence, found set"),
-        (lambda held: held.feedback("x", "1", [True]), "ids: expected a sequence"),
+        (lambda held: held.feedback("x", {1, 2}, [True, False]), "ids or cited: expected a sequence, found set"),
         (lambda held: held.feedback("x", [1], "1"), "labels: expected a sequence"),
         (lambda held: held.feedback("x", [True], [True]), "ids: expected int or str, found bool True"),
-        (lambda held: held.remove([1.0]), "ids: expected int or str, found float 1.0"),
-        (lambda held: held.add(["a"], [np.float64(3)]), "ids: expected int or str, found float64"),
+        (lambda held: held.add(["a"], [np.float64(3)]), "ids: expected int or str, found float"),
         (lambda held: held.add(["a"], metadata={"n": 1}), "metadata: expected a sequence, found dict"),
         (lambda held: held.add(["a"], metadata=[{1: 1}]), r"metadata\[0\]: expected a dict whose keys are strings"),
         (lambda held: held.add(["a"], metadata=[{"n": {1}}]), r"metadata\[0\]: expected what JSON can hold"),
         (lambda held: held.retrieve("x", 1, 7), "namespace: expected a string, found int 7"),
-        (lambda held: held.list(where={1: 1}), "where: expected a dict whose keys are strings"),
-        (lambda held: held.list(where="n"), "where: expected a dict or a callable, found str"),
-        (lambda held: held.retrieve(3), "query: expected a string, found int 3"),
+        (lambda held: held.list(where="n"), "where: expected a dict whose keys are strings, found 'n'"),
         (lambda held: held.retrieve(["x"]), "query: expected a string, found list"),
-        (lambda held: held.candidates(b"x"), "query: expected a string, found bytes"),
         (lambda held: held.retrieve("x", 2.0), "k = 2.0: expected a whole number, found float"),
         (lambda held: held.retrieve("x", True), "k = True: expected a whole number, found bool"),
-        (lambda held: EARMemory(encoder, seed=1.0), "seed = 1.0: expected a whole number"),
         (lambda held: EARMemory(encoder, experiences="9"), "experiences = '9': expected a whole number"),
-        (
-            lambda held: EARMemory(encoder, preset=PRESETS["best"].config),
-            "preset: expected one of best, adapter, paper or a",
-        ),
-        (
-            lambda held: EARMemory(encoder, preset=Preset(None, True)),
-            "preset: expected one of best, adapter, paper or a Preset",
-        ),
+        (lambda held: EARMemory(encoder, PRESETS["best"].config), "preset: expected one of best, adapter, paper or a"),
         (lambda held: EARMemory(encoder, context=3), "context: expected the name of a key of the metadata"),
         (lambda held: EARMemory(encoder, "paper", context="n"), "context: .*a preset that learns weights"),
         (lambda held: EARMemory(encoder, critic="gpt"), "critic: expected a callable or None, found str"),
         (lambda held: EARMemory(3), "encoder: expected a name, a callable or embeddings, found int"),
     ],
     ValueError: [
-        (lambda held: held.add(["fine", "a\udc80b"]), r"texts\[1\]: expected text without lone .*'\\udc80' at 1"),
-        (lambda held: held.add(["a"], ["\ud800"]), "ids: .*lone surrogates"),
-        (lambda held: held.retrieve("\udfff"), "query: expected text without lone surrogates"),
-        (lambda held: held.feedback("\udfff", [1], [True]), "query: expected text without lone surrogates"),
         (lambda held: EARMemory(encoder, seed=-1), "seed = -1: expected at least 0"),
-        (lambda held: EARMemory(encoder, experiences=0), "experiences = 0: expected at least 1"),
         (lambda held: EARMemory(encoder, dtype=torch.float16), "dtype = torch.float16: expected torch.float32 or"),
-        (lambda held: EARMemory(encoder, dtype="float32"), "dtype = 'float32': expected torch.float32 or"),
+        (lambda held: EARMemory("minlm"), "unknown encoder 'minlm'"),
+        (lambda held: EARMemory(encoder, "bset"), "preset = 'bset'"),
+        (lambda held: EARMemory(encoder, Preset(PRESETS["best"].config, False)), "words = False: expected True"),
+        (lambda held: EARMemory(encoder, Preset(Config(), False)), "batch_size = 4: expected 1"),
         (lambda held: held.get(99), "^id: 99: expected the id of a memory"),
+        (lambda held: held.retrieve("x", 0), "k = 0: expected at least 1"),
         (lambda held: held.feedback("x", []), "ids: expected at least one"),
+        (lambda held: held.feedback("x", [999], [True]), "ids: 999: expected the id of a memory"),
+        (lambda held: held.feedback("x", [0, 1], [True]), "labels: expected 2, one an id, got 1"),
+        (lambda held: held.feedback("x", [0, 0], [True, True]), "ids: 0 comes twice"),
+        (lambda held: held.feedback("x", range(51), [True] * 51), r"at most 50 \(K\), got 51"),
         (lambda held: held.feedback("x", [1], [float("nan")]), "labels: nan: expected True"),
         (lambda held: held.feedback("x", [1], ["yes"]), "labels: 'yes': expected True"),
         (lambda held: held.feedback("x", [1], cited=[2]), "cited: expected some of the ids, and no labels"),
         (lambda held: held.feedback("x", [1], [True], cited=[1]), "cited: expected some of the ids, and no labels"),
         (lambda held: held.feedback("x", cited=[]), "ids: expected at least one"),
-        (lambda held: held.upsert(["a", "b"], ["c", "c"]), "ids: 'c' comes twice"),
-        (lambda held: held.upsert(["a"], [0], "b"), "ids: 0 is in use in another namespace"),
-        (lambda held: held.add(["a"], metadata=[nested(101)]), r"metadata\[0\]: .*100 levels at most"),
-        (lambda held: held.add(["a"], metadata=[nested(5000)]), r"metadata\[0\]: .*100 levels at most"),
-        (lambda held: held.list(where={"n": float("nan")}), "where: expected what JSON can hold"),
+        (lambda held: held.remove([3, 999]), "ids: 999: expected the id"),
+        (lambda held: held.add(["a"], [0]), "ids: 0 is in use"),
+        (lambda held: held.add(["a", "b"], [200, 200]), "ids: 200 comes twice"),
+        (lambda held: held.add(["a"], [200, 201]), "ids: expected 1, one a text, got 2"),
         (lambda held: held.add(["a"], metadata=[{}, {}]), "metadata: expected 1, one a text, got 2"),
         (lambda held: held.add(["a"], metadata=[{"n": float("nan")}]), r"metadata\[0\]: expected what JSON can hold"),
-        (lambda held: held.add(["a"], metadata=[{"n": "\ud800"}]), r"metadata\[0\]: expected text without lone"),
+        (lambda held: held.upsert(["a"], [0], "b"), "ids: 0 is in use in another namespace"),
+        (lambda held: held.list(where={"n": float("nan")}), "where: expected what JSON can hold"),
     ],
 }
 
 
 @pytest.mark.parametrize(("error", "call", "message"), [(kind, *one) for kind, rows in REFUSED.items() for one in rows])
 def test_what_cannot_be_meant_is_refused_before_anything_is_asked(tmp_path, error, call, message):
-    with made(5, critic=lambda *_: pytest.fail("the critic was asked")) as held:
+    with made(60, critic=lambda *_: pytest.fail("the critic was asked")) as held:
         held.save(tmp_path)
         with pytest.raises(error, match=message):
             call(held)
-        assert held.ids() == [0, 1, 2, 3, 4] and held._folder.changes == 0
+        assert held.ids() == list(range(60)) and held._folder.changes == 0
 
 
-@pytest.mark.parametrize("scale", [1e25, 0, np.nan, np.inf])
-def test_embeddings_without_a_length_are_refused(scale):
-    held = EARMemory(lambda texts, kind: np.full((len(texts), WIDTH), scale, np.float32))
-    with pytest.raises(ValueError, match="encoder: expected embeddings that are finite and not 0"):
-        held.add(["a"])
+def test_without_a_critic_something_must_be_labelled():
+    with pytest.raises(ValueError, match="no critic"):
+        made(5).feedback("x", [0])
+    with pytest.raises(ValueError, match="critic: expected one"):
+        made(5).reflect("x")
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "found"),
-    [
-        (None, TypeError, "got NoneType"),
-        ((one for one in "ab"), TypeError, "got generator"),
-        ({"a": [1.0]}, TypeError, "got dict"),
-        ([[1.0, 2.0], [1.0]], ValueError, "all of one width, got lists of 1, 2"),
-        (["a", "b"], TypeError, "of real numbers, got <U1"),
-        (np.ones((2, WIDTH), complex), TypeError, "of real numbers, got complex128"),
-        ([None, None], TypeError, "of real numbers, got object"),
-        (np.ones(WIDTH), ValueError, rf"got \[{WIDTH}\]"),
-        (np.ones((3, WIDTH)), ValueError, rf"got \[3, {WIDTH}\]"),
-        (np.ones((2, 0)), ValueError, r"got \[2, 0\]"),
-    ],
-)
-def test_an_encoder_that_gives_no_embeddings_is_told_what_was_expected(answer, error, found):
+    "answer",
+    [None, {"a": [1.0]}, [[1.0, 2.0], [1.0]], ["a", "b"], np.ones(WIDTH), np.ones((3, WIDTH)), np.ones((2, 0)),
+     np.full((2, WIDTH), 1e25), np.zeros((2, WIDTH)), np.full((2, WIDTH), np.nan)],
+)  # fmt: skip
+def test_an_encoder_that_gives_no_embeddings_is_told_what_was_expected(answer):
     held = EARMemory(lambda texts, kind: answer)
-    with pytest.raises(error, match=rf"encoder: expected embeddings \[2, d\], one a text.*{found}"):
+    with pytest.raises(ValueError, match=r"encoder: expected (finite numbers \[2, any\]|embeddings that are finite)"):
         held.add(["a", "b"])
     assert len(held) == 0
 
@@ -1255,7 +1141,7 @@ def test_an_encoder_may_give_tensors_of_any_precision_but_keeps_its_width():
 
     held = EARMemory(of_torch)
     assert held.add(["a", "b"]) == [0, 1]
-    with pytest.raises(ValueError, match=rf"encoder: expected embeddings \[1, {WIDTH}\], .*got \[1, {WIDTH - 1}\]"):
+    with pytest.raises(ValueError, match=rf"encoder: expected finite numbers \[1, {WIDTH}\], .*got \[1, {WIDTH - 1}\]"):
         held.retrieve("a")
 
 
@@ -1263,7 +1149,6 @@ def test_an_encoder_may_give_tensors_of_any_precision_but_keeps_its_width():
     ("answer", "error", "message"),
     [
         (None, TypeError, "critic: expected a sequence, found NoneType"),
-        ("yes", TypeError, "critic: expected a sequence, found str"),
         ([True], ValueError, "critic: expected 5 labels, one a memory shown, got 1"),
         ([5] * 5, ValueError, "critic: 5: expected True, False, 1, 0, -1 or None"),
         (torch.full((5,), torch.nan), ValueError, "critic: tensor.nan.: expected True"),
@@ -1275,18 +1160,11 @@ def test_a_critic_that_answers_otherwise_is_told_what_was_expected(answer, error
     with pytest.raises(error, match=message):
         held.feedback("x", [0, 1, 2, 3, 4]) if way == "feedback" else held.reflect("x")
     assert held._state.learner.known == 0
-
-
-def test_what_a_critic_cannot_tell_is_no_label():
-    held = made(60, critic=lambda query, texts: [None for _ in texts])
+    held.critic = lambda query, texts: [None for _ in texts]  # it cannot tell
     assert held.feedback("x", [0, 1]) == 0
 
 
-def test_the_critic_is_asked_last():
-    held = made(60, critic=lambda *_: pytest.fail("the critic was asked"))
-    for ids, labels in (([999], None), ([1, 1], None), (range(51), None), ([1, 2], [None]), ([1], [7])):
-        with pytest.raises(ValueError, match="ids|labels"):
-            held.feedback("x", ids, labels)
+def test_nothing_to_add_is_not_encoded():
     assert EARMemory(lambda *_: pytest.fail("the encoder was called")).add([]) == []
 
 
@@ -1294,9 +1172,9 @@ def test_labels_of_all_kinds():
     held = made(10)
     useful = [True, 1, 1.0, np.True_, np.int8(1), np.float32(1), torch.tensor(1), torch.tensor(True), np.array(1)]
     for label in useful:
-        assert validation.check_label(label) is True
+        assert validation.as_label(label) is True
     for label in (False, 0, -1, 0.0, -1.0, np.False_, np.int8(-1), np.float64(0), torch.tensor(-1.0)):
-        assert validation.check_label(label) is False
+        assert validation.as_label(label) is False
     assert held.feedback("x", np.array([1, 2, 3]), torch.tensor([1, 0, -1])) == 3
     assert held.feedback("x", [1, 2], [True, None]) == 1
     said = labelled(held)
@@ -1345,17 +1223,15 @@ def test_feedback_on_what_was_replaced_since_it_was_retrieved_is_not_the_new_tex
 
 
 def test_ids_as_other_packages_carry_them():
-    named = enum.Enum("Named", {"A": "a"}, type=str)
     held = EARMemory(encoder)
-    held.add(["one", "two", "three"], [-3, 7, named.A])
+    held.add(["one", "two", "three"], [-3, 7, "a"])
     for unknown in ("007", "+7", "7 "):
         with pytest.raises(ValueError, match="expected the id of a memory"):
             held.remove([unknown])
-    assert held.get("a") == "three"
     for ids in (["7"], [-1, "-1"], ["-3"]):  # a document of LangChain could be about either
         with pytest.raises(ValueError, match="is in use as|comes twice"):
             held.add(["four"] * len(ids), ids)
-    held.remove(["-3", "7", named.A])
+    held.remove(["-3", "7", "a"])
     assert held.add(["four"], ["30"]) == ["30"] and held.add(["five"]) == [31]
 
 
@@ -1375,25 +1251,17 @@ def test_a_memory_removed_while_the_critic_answers_is_dropped_from_what_it_said(
     gone = []
 
     def critic(query, texts):
-        if gone:
-            held.remove(gone)
-            gone.clear()
+        held.remove(gone)
         return [True for _ in texts]
 
     held = made(40, preset(depth=10), critic=critic)
     held.save(tmp_path)
     shown = [one.id for one in held.retrieve("garden", 5)]
-    gone.append(shown[1])
+    gone[:] = shown[1:2]
     assert held.feedback("garden", shown) == 4
-    index, cited = held._state.learner.index[0].tolist(), held._state.learner.buffer.cited[0, 0].tolist()
-    assert {row - 1 for row, said in zip(index, cited, strict=True) if said} == set(shown) - {shown[1]}
-    gone.append(held.candidates("river song")[0])
-    seen, before = held.reflect("river song"), held._state.learner.known
-    assert before == 2 and len(seen) >= 5
-    gone.extend(shown[2:4])
-    assert (
-        held.feedback("garden", shown[2:4]) == 0 and held._state.learner.known == before
-    )  # nothing is left to learn from
+    assert {id for id, said in labelled(held).items() if said} == set(shown) - {shown[1]}
+    gone[:] = shown[2:4]
+    assert held.feedback("garden", shown[2:4]) == 0 and held._state.learner.known == 1  # nothing is left to learn from
     ranked = answers(held)
     held.close()
     with EARMemory.load(tmp_path, encoder) as again:
@@ -1437,7 +1305,7 @@ def test_what_else_a_memory_tells(tmp_path):
         held.add(["named"], ["a"])
         held.remove([1])
         assert held.ids() == [0, 2, "a"] and held.get("a") == "named" and "a" in held and 1 not in held
-        assert [] not in held and None not in held
+        assert None not in held and True not in held
         told(held, 2)
         held.save(tmp_path)
         shown = f"<EARMemory: encoder encoder, preset adapter, 3 memories, 2 of 10,000 experiences, folder {tmp_path}>"
@@ -1553,14 +1421,16 @@ def test_a_folder_serves_one_memory_at_a_time(tmp_path):
 def test_a_change_that_cannot_be_written_is_not_made(tmp_path):
     held, done = made(40, preset(depth=10)), 0
     held.save(tmp_path)
-    held._folder._pragma(f"max_page_count = {held._folder._pragma('page_count')[0] + 1}")  # a disk that is full
-    with pytest.raises(OSError, match="cannot write .*memory.sqlite: database or disk is full") as error:
+    held._folder._value(
+        f"PRAGMA max_page_count = {held._folder._value('PRAGMA page_count') + 1}"
+    )  # a disk that is full
+    with pytest.raises(OSError, match="cannot write .*memory.sqlite: database or disk is full"):
         while done < 100:
             before = answers(held)
             told(held, 1, start=done)
             done += 1
-    assert error.value.errno == errno.ENOSPC and answers(held) == before and held._state.learner.known == done
-    held._folder._pragma(f"max_page_count = {2**31}")
+    assert answers(held) == before and held._state.learner.known == done
+    held._folder._value(f"PRAGMA max_page_count = {2**31}")
     told(held, 3)
     before = answers(held)
     held.close()
@@ -1680,7 +1550,7 @@ def test_with_the_real_encoder_it_remembers_across_a_restart(tmp_path):
     with EARMemory.load(tmp_path) as again:
         assert again.retrieve("What must Ben not eat?") == before and before[0].id == 1
     edit_snapshot(tmp_path, encoder="of other weights")
-    with pytest.raises(ValueError, match="encoded by other weights of minilm"):
+    with pytest.raises(ValueError, match="expected minilm .*, got one of other weights"):
         EARMemory.load(tmp_path)
 
 

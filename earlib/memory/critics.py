@@ -2,16 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import torch
-
 from earlib.data.encoders import sequence
-from earlib.llm import Reply
-from earlib.llm.critic import LLMCritic
-from earlib.memory.validation import check_label
+from earlib.llm import Reply, Request, parsing, prompts
+from earlib.memory.validation import as_label
 
 Critic = Callable[..., Sequence[Any]]  # (query, texts) -> labels
 
@@ -42,11 +37,12 @@ class _ByModel:
     tokens: int
 
     def __call__(self, query: str, texts: list[str], replies: Any = None) -> list[bool | None]:
-        kept = SimpleNamespace(ask=partial(self.client.ask, store=replies), estimating=self.client.estimating)
-        ask = LLMCritic(kept, [query], texts, torch.arange(len(texts))[None], self.tokens)
-        citations, readable = ask(torch.zeros(1, 1).long(), torch.arange(len(texts))[None, None])
-        pairs = zip(citations.flatten().tolist(), readable.flatten().tolist(), strict=True)
-        return [citation > 0 if could else None for citation, could in pairs]
+        request = Request(prompts.citation_prompt(query, texts), self.tokens)
+        (reply,) = self.client.ask([request], replies)
+        cited = reply.read(parsing.read_citations, len(texts), [query, *texts])
+        if cited is None or cited.indices is None:
+            return [None] * len(texts)
+        return [at in cited.indices for at in range(len(texts))]
 
 
 class Replies(NamedTuple):
@@ -61,16 +57,15 @@ class Replies(NamedTuple):
         return kept and Reply(**kept[1], cached=True)
 
     def put(self, key: str, reply: Reply, model: str, endpoint: str) -> Reply:
-        self.keep(
-            key, {name: getattr(reply, name) for name in ("text", "status", "prompt_tokens", "completion_tokens")}
-        )
+        kept = ("text", "status", "prompt_tokens", "completion_tokens")
+        self.keep(key, {name: value for name, value in reply._asdict().items() if name in kept})
         return reply
 
 
 def ask(critic: Critic, query: str, texts: list[str], replies: Replies) -> list[bool | None]:
     """A critic's labels of the memories that it is shown."""
     given = critic(query, texts, replies) if isinstance(critic, _ByModel) else critic(query, texts)
-    labels = [check_label(one, "critic") for one in sequence(given, "critic")]
+    labels = [as_label(one, "critic") for one in sequence(given, "critic")]
     if len(labels) != len(texts):
         raise ValueError(f"critic: expected {len(texts)} labels, one a memory shown, got {len(labels)}")
     return labels

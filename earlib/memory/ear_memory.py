@@ -27,24 +27,21 @@ from earlib import paths
 from earlib.core.adapter import gram
 from earlib.core.explorer import explore
 from earlib.core.ordering import best
-from earlib.data.encoders import sequence
+from earlib.data.encoders import check_texts, sequence
 from earlib.memory.critics import Replies
 from earlib.memory.critics import ask as ask_critic
-from earlib.memory.folder import Add, Answer, Feedback, Learning, Remove
-from earlib.memory.snapshot import Found, Memory, check_present
+from earlib.memory.snapshot import Found, Memory, check_free, check_present
 from earlib.memory.stored_memory import FolderPath, StoredMemory
 from earlib.memory.validation import (
-    ID_TYPES,
+    as_condition,
+    as_json,
+    as_label,
     as_number,
+    check_count,
     check_distinct,
     check_id,
     check_ids,
-    check_label,
-    check_memory_texts,
-    check_metadata,
     check_text,
-    check_where,
-    check_whole_number,
     own_copy,
 )
 from earlib.memory.weights import WeightLearner
@@ -101,7 +98,7 @@ class EARMemory(StoredMemory):
         return self._state.now.size
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, ID_TYPES) and not isinstance(id, bool) and self._state.now.place(id) is not None
+        return not isinstance(id, (bool, float)) and self._state.now.place(id) > 0
 
     @property
     def weight(self) -> float:
@@ -115,9 +112,9 @@ class EARMemory(StoredMemory):
 
     def get(self, id: Id) -> str:
         """Return the text of a memory; a ValueError if no memory has this id."""
-        id, now = check_id(id), self._state.now
-        check_present(now, [id], "id")
-        return now.memories[now.place(id) or 0].text
+        now = self._state.now
+        check_present(now, [check_id(id)], "id")
+        return now.memories[now.place(id)].text
 
     def add(
         self,
@@ -149,8 +146,7 @@ class EARMemory(StoredMemory):
         Raises
         ------
         TypeError, ValueError
-            For another type, an id that is in use or comes twice, more or fewer ids or metadata than texts, or half of
-            a surrogate pair, which no encoder and no file takes.
+            For another type, an id that is in use or comes twice, or more or fewer ids or metadata than texts.
         """
         return self._add(texts, None if ids is None else check_ids(ids), namespace, metadata, replace=False)
 
@@ -170,27 +166,26 @@ class EARMemory(StoredMemory):
 
     def _add(self, texts, given, namespace, metadata, replace):
         self._write.check_process()
-        texts, namespace = check_memory_texts(texts), check_text(namespace, "namespace")
-        if given is not None and len(given) != len(texts):
-            raise ValueError(f"ids: expected {len(texts)}, one a text, got {len(given)}")
+        texts, namespace = check_texts(texts), check_text(namespace, "namespace")
+        metadata = None if metadata is None else sequence(metadata, "metadata")
+        for name, values in (("ids", given), ("metadata", metadata)):
+            if values is not None and len(values) != len(texts):
+                raise ValueError(f"{name}: expected {len(texts)}, one a text, got {len(values)}")
+        metadata = [as_json(one or {}, f"metadata[{number}]") for number, one in enumerate(metadata or ())]
+        about = {"namespace": namespace, "metadata": metadata, "replace": replace}
         check_distinct([as_number(id) for id in given or ()])
-        about = {"namespace": namespace, "metadata": check_metadata(metadata, len(texts)), "replace": replace}
         if not texts:
             return []
         place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
         vectors = self._encode.memories(list(place), self._state.now)
 
         def change():
-            self._state.now.copy_stored(list(place), vectors)  # another thread may have added the same texts meanwhile
-            ids = list(range(self._state.next, self._state.next + len(texts)) if given is None else given)
+            now = self._state.now
             for id in given or ():
-                one, twin = self._state.now.get(id), str(id) if isinstance(id, int) else as_number(id)
-                if replace and one and one.namespace != namespace:
-                    raise ValueError(f"ids: {id!r} is in use in another namespace; expected another id, or remove it")
-                if not one and twin in self:  # other packages carry both as one text
-                    raise ValueError(f"ids: {id!r} is in use as {twin!r}; expected another id, or that")
+                check_free(now, id, namespace, replace)
+            ids = given or list(range(self._state.next, self._state.next + len(texts)))
             each, times = vectors[[place[text] for text in texts]], [time.time()] * len(texts)
-            self._change(Add(texts=texts, ids=ids, vectors=each, times=times, **about))
+            self._change("add", texts=texts, ids=ids, vectors=each, times=times, **about)
             return ids
 
         return self._write(change)
@@ -210,8 +205,13 @@ class EARMemory(StoredMemory):
             For an id of another type, that no memory has or that comes twice; none is removed then.
         """
         gone = self._named(list(ids) if isinstance(ids, (set, frozenset)) else ids)  # in any order
+
+        def change():
+            check_present(self._state.now, gone)
+            self._change("remove", ids=gone)
+
         if gone:
-            self._write(lambda: self._change(Remove(ids=gone)))
+            self._write(change)
 
     def retrieve(self, query: str, k: int = 5, namespace: str = "", where: Where | None = None) -> Ranked:
         """Return the memories that are ranked first for a query; no critic calls, and nothing changes.
@@ -238,29 +238,32 @@ class EARMemory(StoredMemory):
         Raises
         ------
         TypeError, ValueError
-            If the query is no string or holds half of a surrogate pair, or k is no whole number from 1 on.
+            If the query is no string, or k is no whole number from 1 on.
         RuntimeError
             In a process that was forked from the memory's.
         """
-        query, k, now = check_text(query, "query"), check_whole_number(k, "k", 1), self._state.now
-        scope = now.scope(check_text(namespace, "namespace"), check_where(where))
-        size = int(np.count_nonzero(scope))
-        if not size:
-            return []
-        vector = self._vector(query)
+        k = check_count(k, "k", 1)
+        now, vector, scope = self._search(query, namespace, where)
         rows, side = now.candidates(query, vector, self.config.depth, self.by_words, scope)
+        if not len(rows):
+            return []
         scores = now.scores(query, vector, rows, side)[0].flatten()
         order = best(scores, k)
         rows, scores = rows[order], scores[order]
-        if len(rows) < min(k, size):
+        if len(rows) < min(k, int(np.count_nonzero(scope))):
             more, side = now.candidates(query, vector, k, self.by_words, scope)
             new = torch.isin(more, rows, invert=True).nonzero().flatten()[: k - len(rows)]
-            more, side = more[new], side[new]
             # Scored apart: a product of another size may round differently, and change what comes first.
-            scores = torch.cat([scores, now.scores(query, vector, more, side)[0].flatten()]).cummin(0).values
-            rows = torch.cat([rows, more])
+            further = now.scores(query, vector, more[new], side[new])[0].flatten()
+            rows, scores = torch.cat([rows, more[new]]), torch.cat([scores, further]).cummin(0).values
         found = (own_copy(now.memories[row]) for row in rows.tolist())
         return [Found(one.id, one.text, score, *one[2:]) for one, score in zip(found, scores.tolist(), strict=True)]
+
+    def _search(self, query, namespace, where):
+        """What is searched at this moment, the embedding of a query, and the mask of the memories that count."""
+        query, now = check_text(query, "query"), self._state.now
+        scope = now.scope(check_text(namespace, "namespace"), as_condition(where))
+        return now, self._vector(query), scope
 
     async def aretrieve(self, *args: Any, **options: Any) -> Ranked:
         """As `retrieve`, in a thread of its own."""
@@ -268,11 +271,8 @@ class EARMemory(StoredMemory):
 
     def candidates(self, query: str, namespace: str = "", where: Where | None = None) -> Ids:
         """List the ids of the K candidates that are ranked for a query, in the order of the first stage."""
-        query, now = check_text(query, "query"), self._state.now
-        scope = now.scope(check_text(namespace, "namespace"), check_where(where))
-        if not scope.any():
-            return []
-        rows, _ = now.candidates(query, self._vector(query), self.config.depth, self.by_words, scope)
+        now, vector, scope = self._search(query, namespace, where)
+        rows, _ = now.candidates(query, vector, self.config.depth, self.by_words, scope)
         return [now.memories[row].id for row in rows.tolist()]
 
     def feedback(
@@ -316,36 +316,38 @@ class EARMemory(StoredMemory):
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
-        query, now = check_text(query, "query"), self._state.now
-        replaced = {
-            one.id for one in (*_found(ids), *_found(cited)) if (held := now.get(one.id)) and held.text != one.text
-        }
-        if cited is not None:
-            useful = self._named(cited, "cited")
-            ids = useful if ids is None else self._named(ids)
-            if labels is not None or not set(useful) <= set(ids):
-                raise ValueError("cited: expected some of the ids, and no labels beside them")
-            labels = [id in useful for id in ids]
-        shown = self._named([] if ids is None else ids)
+        query, now, K = check_text(query, "query"), self._state.now, self.config.depth
+        ids, cited = (None if given is None else sequence(given, "ids or cited") for given in (ids, cited))
+        shown, said = self._shown_and_said(ids, labels, cited)
         source = None if source is None else str(check_id(source, "source"))
         check_present(now, shown)
-        if not shown:
-            raise ValueError("ids: expected at least one")
-        if len(shown) > self.config.depth:
-            raise ValueError(f"ids: expected at most {self.config.depth} (K), got {len(shown)}")
-        said = [check_label(one) for one in sequence([None] * len(shown) if labels is None else labels, "labels")]
-        if len(said) != len(shown):
-            raise ValueError(f"labels: expected {len(shown)}, one an id, got {len(said)}")
-        if all(label is None for label in said) and self.critic is None:
-            raise ValueError("labels: expected some, since the memory has no critic")
+        if not 0 < len(shown) <= K:
+            raise ValueError(f"ids: expected at least one and at most {K} (K), got {len(shown)}")
         unknown = [at for at, label in enumerate(said) if label is None]
-        if unknown and self.critic is not None:
+        if self.critic is None and len(unknown) == len(shown):
+            raise ValueError("labels: expected some, since the memory has no critic")
+        if self.critic is not None and unknown:
             ask = self._asker(query, [shown[at] for at in unknown], now)
             citations, readable = ask(0, torch.arange(len(unknown))[None, None])
-            told = torch.where(readable, citations, 0).flatten().tolist()
-            for at, citation in zip(unknown, told, strict=True):
-                said[at] = citation > 0 if citation else None
+            (told,) = _labels(citations[:, :, None], readable[:, :, None])
+            for at, label in zip(unknown, told, strict=True):
+                said[at] = label
+        found = [one for one in (ids or []) + (cited or []) if isinstance(one, Found)]
+        replaced = {one.id for one in found if now.memories[now.place(one.id)].text != one.text}
         return self._learn(query, [shown], [said], now, source, replaced)
+
+    def _shown_and_said(self, ids, labels, cited):
+        """Ids of the memories that were shown, and what a caller says of each."""
+        useful = [] if cited is None else self._named(cited)
+        shown = useful if ids is None else self._named(ids)
+        if cited is not None:
+            if labels is not None or not set(useful) <= set(shown):
+                raise ValueError("cited: expected some of the ids, and no labels beside them")
+            labels = [id in useful for id in shown]
+        said = [as_label(one) for one in sequence([None] * len(shown) if labels is None else labels, "labels")]
+        if len(said) != len(shown):
+            raise ValueError(f"labels: expected {len(shown)}, one an id, got {len(said)}")
+        return shown, said
 
     async def afeedback(self, *args: Any, **options: Any) -> int:
         """As `feedback`, in a thread of its own."""
@@ -373,13 +375,12 @@ class EARMemory(StoredMemory):
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
-        query, now, config = check_text(query, "query"), self._state.now, self.config
-        scope = now.scope(check_text(namespace, "namespace"), check_where(where))
+        now, vector, scope = self._search(query, namespace, where)
         if not scope.any():
             raise ValueError("reflect: nothing is remembered there; expected at least one memory")
         if self.critic is None:
             raise ValueError("critic: expected one, to be asked about the Explorer's slates")
-        vector = self._vector(query)
+        config = self.config
         rows, side = now.candidates(query, vector, config.depth, self.by_words, scope)
         ids = [now.memories[row].id for row in rows.tolist()]
         scores, adapted, length = now.scores(query, vector, rows, side)
@@ -389,8 +390,7 @@ class EARMemory(StoredMemory):
         given = side.to(self.dtype).reshape(len(rows), now.sides)[None, None, :, 0] if config.side else None
         told = explore(config, scores, similarity, ask, config.rounds, given)
         slates = [[ids[at] for at in slate] for slate in told.slates[0, 0].tolist()]
-        labels = torch.where(told.readable, told.citations, 0)[0, 0].tolist()
-        self._learn(query, slates, [[label > 0 if label else None for label in one] for one in labels], now)
+        self._learn(query, slates, _labels(told.citations, told.readable), now)
         shown, cited = told.shown.flatten(), told.cited.flatten()
         return {ids[at]: float(cited[at] / shown[at]) for at in shown.nonzero().flatten().tolist()}
 
@@ -408,28 +408,36 @@ class EARMemory(StoredMemory):
         list of Memory
         """
         now = self._state.now
-        scope = now.scope(None if namespace is None else check_text(namespace, "namespace"), check_where(where))
+        scope = now.scope(None if namespace is None else check_text(namespace, "namespace"), as_condition(where))
         return [own_copy(now.memories[row]) for row in np.flatnonzero(scope).tolist()]
 
     def export(self, path: FolderPath, namespace: str | None = None, where: Where | None = None) -> None:
         """Write memories into a file of JSON lines, each an object with the fields of `Memory`; as for `list`."""
-        file = Path(path).expanduser()
-        if self._folder and file.resolve().parent == self._folder.path.resolve():
-            raise ValueError(f"{file}: the folder holds the memory itself; name a file outside it")
         lines = [json.dumps(one._asdict(), ensure_ascii=False) + "\n" for one in self.list(namespace, where)]
-        paths.write_atomically(file, "".join(lines))
+        paths.write_atomically(Path(path).expanduser(), "".join(lines))
 
     def reset_learning(self) -> None:
         """Forget all that was learned from feedback; the memories stay, and so do snapshots."""
-        self._write(lambda: self._change(Learning(action="reset")))
+        self._change_learning("reset", "")
 
     def keep_learning(self, name: str) -> None:
         """Keep a snapshot of what was learned so far, in the memory and its folder; an earlier one of the name goes."""
-        self._write(lambda: self._change(Learning(action="keep", name=check_text(name, "name"))))
+        self._change_learning("keep", check_text(name, "name"))
 
     def restore_learning(self, name: str) -> None:
         """Go back to what `keep_learning` kept under a name; a ValueError if there is no such snapshot."""
-        self._write(lambda: self._change(Learning(action="restore", name=check_text(name, "name"))))
+        self._change_learning("restore", check_text(name, "name"))
+
+    def _change_learning(self, action, name):
+        def change():
+            kept = self._state.kept
+            if action == "restore" and name not in kept:
+                raise ValueError(f"name: {name!r}: expected one of {', '.join(kept) or 'those kept (none)'}")
+            if not self._state.width:
+                raise ValueError("the memory is empty: expected at least one memory, before which nothing is learned")
+            self._change("learning", action=action, name=name)
+
+        self._write(change)
 
     def stats(self) -> dict[str, Any]:
         """Tell how much was learned from, and how well.
@@ -443,18 +451,14 @@ class EARMemory(StoredMemory):
             first"; and the learned `weights`: of words, with context of words before and after and of cosine before and
             after, and of the features.
         """
-        return self._write(self._stats)
+        now, learner = self._state.now, self._state.learner
+        told: dict[str, Any] = {"memories": now.size, "namespaces": len(np.unique(now.space[now.alive]))}
+        told |= {"feedbacks": learner.known, "snapshots": [*self._state.kept]}
+        return told | (self._write(learner.record) if isinstance(learner, WeightLearner) else {})
 
-    def _stats(self):
-        state = self._state
-        told = {"memories": state.now.size, "namespaces": len(np.unique(state.now.space[state.now.alive]))}
-        told |= {"feedbacks": state.learner.known, "snapshots": list(state.kept)}
-        return told | (state.learner.record() if isinstance(state.learner, WeightLearner) else {})
-
-    def _named(self, given, name="ids"):
+    def _named(self, given):
         """Ids of memories; other packages carry a number as text."""
-        ids = check_ids(given, name)
-        return [id if id in self else as_number(id) for id in ids]
+        return [id if id in self else as_number(id) for id in check_ids(given)]
 
     def _vector(self, query):
         self._write.check_process()
@@ -465,24 +469,19 @@ class EARMemory(StoredMemory):
 
         def ask(t, slates):
             shown = [ids[at] for at in slates.flatten().tolist()]
-            keep = partial(self._keep, shown, now)
-            replies = Replies(self._state, keep, self._folder.path if self._folder else "the memory")
-            labels = ask_critic(self.critic, query, [now.memories[now.place(id)].text for id in shown], replies)
+            replies = Replies(self._state, partial(self._keep, shown, now), self._folder and self._folder.path)
+            labels = ask_critic(self.critic, query, [now.get(id).text for id in shown], replies)
             citations = torch.tensor([0 if label is None else 2 * label - 1 for label in labels]).view(slates.shape)
             return citations, citations != 0
 
         return ask
 
-    def _is_as_in(self, then, id):
-        """Tell whether a memory that was shown has neither been removed nor replaced since."""
-        return self._state.now.get(id) == then.get(id)
-
     def _keep(self, ids, then, key, fields):
         """Keep a model's reply about memories, unless one of them was removed or replaced meanwhile."""
 
         def change():
-            if all(self._is_as_in(then, id) for id in ids):
-                self._change(Answer(key=key, ids=ids, fields=fields))
+            if all(self._state.now.get(id) == then.get(id) for id in ids):
+                self._change("answer", key=key, ids=ids, fields=fields)
 
         self._write(change)
 
@@ -492,22 +491,24 @@ class EARMemory(StoredMemory):
 
         def change():
             # A memory may have been removed or replaced since it was shown: it becomes None, and so does its label.
-            kept = {id for id in sum(slates, []) if id not in replaced and self._is_as_in(then, id)}
+            now, shown = self._state.now, set(sum(slates, [])) - set(replaced)
+            kept = {id for id in shown if now.get(id) == then.get(id)}
             present = [[id if id in kept else None for id in slate] for slate in slates]
             known = [
-                [label if id is not None else None for id, label in zip(*pair, strict=True)]
-                for pair in zip(present, labels, strict=True)
+                [label if id in kept else None for id, label in zip(*pair, strict=True)]
+                for pair in zip(slates, labels, strict=True)
             ]
-            if any(id is not None for slate in present for id in slate):
+            if kept:
                 told = {"slates": present, "labels": known, "source": source}
                 told |= self._state.considered(query, vector, present)
-                self._change(Feedback(query=query, vector=vector, **told))
-            pairs = zip(sum(present, []), sum(known, []), strict=True)
+                self._change("feedback", query=query, vector=vector, **told)
+            pairs = zip(sum(slates, []), sum(known, []), strict=True)
             return len({id for id, label in pairs if label is not None})
 
         return self._write(change)
 
 
-def _found(given):
-    """What `retrieve` returned, among ids."""
-    return [one for one in given if isinstance(one, Found)] if isinstance(given, (list, tuple)) else []
+def _labels(citations, readable):
+    """Labels of slates, from what a critic of the core says of them, `[1, 1, T, s]`."""
+    said = torch.where(readable, citations, 0)[0, 0].tolist()
+    return [[citation > 0 if citation else None for citation in slate] for slate in said]

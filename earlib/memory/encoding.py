@@ -12,8 +12,9 @@ import torch
 
 from earlib import devices
 from earlib.data import embedding, encoders
+from earlib.memory.folder import State
 from earlib.memory.snapshot import Snapshot
-from earlib.memory.validation import check_embeddings
+from earlib.memory.validation import as_matrix
 
 QUESTIONS = 1000  # embeddings kept
 PROBE = "What an encoder makes of this sentence tells it from others."
@@ -40,8 +41,6 @@ def as_function(encoder: Any) -> Callable[..., Any] | None:
         inspect.signature(encoder).bind("texts", "kind")
     except TypeError:
         return lambda texts, kind: encoder(texts)
-    except ValueError:  # one that tells no signature
-        pass
     return encoder
 
 
@@ -58,11 +57,10 @@ class MemoryEncoder:
         """Return unit embeddings, `[n, d]` float32."""
         with self._lock:
             if callable(self.encoder):
-                vectors = check_embeddings(self.encoder(texts, kind), len(texts), self.width)
+                vectors = as_matrix(self.encoder(texts, kind), "encoder", len(texts), self.width, np.float32)
             else:
-                model = embedding.embedder(
-                    self.encoder, devices.default(), devices.precision(), encoders.trusted(self.name)
-                )
+                trusted = encoders.trusted(self.name)
+                model = embedding.embedder(self.encoder, devices.default(), devices.precision(), trusted)
                 prompt = self.encoder.memory_prompt if kind == "memory" else self.encoder.query_prompt
                 pieces = [texts[at : at + encoders.PIECE] for at in range(0, len(texts), encoders.PIECE)]
                 vectors = np.concatenate(list(model(pieces, prompt)))
@@ -95,22 +93,14 @@ class MemoryEncoder:
             self._probe = self([PROBE], "memory")[0]
         return {"encoder": None, "encoder_name": None}, {"probe": torch.from_numpy(self._probe)}
 
-    def check_identity(
-        self, fingerprint: str | None, named: str | None, probe: torch.Tensor | None, where: object
-    ) -> None:
+    def check_identity(self, kept: State, probe: Any, where: object) -> None:
         """Refuse an encoder that did not encode the memories of a folder."""
         if not callable(self.encoder):
-            if encoders.fingerprint(self.name) != fingerprint:
-                if self.name != named:
-                    raise ValueError(f"encoder: expected {named} ({where}), got {self.name}, another one")
-                raise ValueError(f"{where}: the memories were encoded by other weights of {named}; encode them again")
+            if encoders.fingerprint(self.name) != kept.encoder:
+                told = f"{self.name}, another one" if self.name != kept.encoder_name else "one of other weights"
+                raise ValueError(f"encoder: expected {kept.encoder_name} ({where}), got {told}")
             return
-        if probe is None or probe.dtype != torch.float32 or probe.dim() != 1:
-            raise ValueError(f"{where}: probe: expected an embedding; put a copy of the file there")
-        mine, kept = self([PROBE], "memory")[0], probe.numpy()
-        difference = f"{len(kept)} wide, got {len(mine)}"
-        if len(mine) == len(kept):
-            difference = f"like the one kept, cosine above {SAME}, got {mine @ kept:.3f}"
-        if len(mine) != len(kept) or mine @ kept < SAME:
-            raise ValueError(f"encoder: not the one of {where}: expected an embedding of a fixed sentence {difference}")
-        self._probe = kept
+        mine, theirs = self([PROBE], "memory")[0], probe.numpy()
+        if len(mine) != len(theirs) or mine @ theirs < SAME:
+            raise ValueError(f"encoder: not the one of {where}, which makes another embedding of a fixed sentence")
+        self._probe = theirs

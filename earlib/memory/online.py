@@ -133,11 +133,9 @@ class OnlineLearner(Learner):
         """Give candidates their new rows, `[M]` int64 by the old one; removed ones become row 0."""
         self.index[: self.held] = number[self.index[: self.held]]
 
-    def state(self, number=None):
-        """Return all that was learned, and from what, as tensors by name; `number` is as for `renumber`."""
+    def state(self):
+        """Return all that was learned, and from what, as tensors by name."""
         held = {name: getattr(self, name)[: self.held] for name in self._arrays}
-        if number is not None:
-            held["index"] = number[held["index"]]
         held |= {name: getattr(self.buffer, name)[0, : self.held] for name in ("shown", "cited")}
         held |= {f"parameter.{at}": values.detach() for at, values in enumerate(self._learned())}
         for at, moments in enumerate(self._moments()):

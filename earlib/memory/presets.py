@@ -42,10 +42,8 @@ def resolve_preset(preset: str | Preset) -> Preset:
         if preset not in PRESETS:
             raise ValueError(f"preset = {preset!r}{near(preset, PRESETS)}: expected one of {', '.join(PRESETS)}")
         preset = PRESETS[preset]
-    kinds = isinstance(preset, Preset) and tuple(map(type, preset))
-    if kinds != (Config, bool, bool):
-        expected = f"expected one of {', '.join(PRESETS)} or a Preset(Config, bool, bool)"
-        raise TypeError(f"preset: {expected}, found {preset!r}")
+    if not isinstance(preset, Preset):
+        raise TypeError(f"preset: expected one of {', '.join(PRESETS)} or a Preset, found {preset!r}")
     if (preset.weights or preset.config.learned_side or preset.config.side) and not preset.words:
         raise ValueError("preset: words = False: expected True, since the configuration weighs a score by words")
     if preset.config.batch_size != 1:

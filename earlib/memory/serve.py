@@ -11,7 +11,7 @@ from typing import Any
 
 from earlib import extra
 from earlib.memory import EARMemory
-from earlib.memory.folder import NAME, UnsavedError
+from earlib.memory.folder import UnsavedError
 
 with extra("mcp"):
     from mcp.server import MCPServer
@@ -70,9 +70,8 @@ def main() -> None:
 
 def opened(folder: Path, encoder: str | None, context: str | None) -> EARMemory:
     """Return the memory of a folder, a new one where none was ever saved to its end."""
-    if (folder / NAME).exists():
-        with suppress(UnsavedError):
-            return EARMemory.load(folder, encoder)
+    with suppress(UnsavedError):
+        return EARMemory.load(folder, encoder)
     memory = EARMemory(encoder or "minilm", context=context)
     memory.save(folder)
     return memory

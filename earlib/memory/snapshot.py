@@ -12,7 +12,7 @@ from earlib.data.candidates import of_largest, reciprocals
 from earlib.data.search import stream
 from earlib.data.words import Words
 from earlib.memory.context import START, WORDS, beside, cosines
-from earlib.memory.validation import check_distinct, check_features
+from earlib.memory.validation import as_matrix, as_number, check_distinct
 from earlib.memory.weights import Cosine
 
 POOL = 4  # memories that each ranking contributes to the fusion, per candidate wanted
@@ -86,15 +86,14 @@ class Snapshot(NamedTuple):
         """Number of living memories."""
         return int(np.count_nonzero(self.space))
 
-    def place(self, id) -> int | None:
-        """Return the row of a memory, or None if no memory has this id."""
+    def place(self, id) -> int:
+        """Return the row of a memory, or 0 if no memory has this id."""
         row = self.row.get(id, 0)  # an unfinished addition may have left the row of another memory
-        return row if row < len(self.space) and self.space[row] and self.memories[row].id == id else None
+        return row if row < len(self.space) and self.space[row] and self.memories[row].id == id else 0
 
     def get(self, id) -> Memory | None:
         """Return a memory, or None if no memory has this id."""
-        row = self.place(id)
-        return None if row is None else self.memories[row]
+        return self.memories[row] if (row := self.place(id)) else None
 
     def scope(self, namespace: str | None, where: Callable[[Memory], Any] | None = None) -> np.ndarray:
         """Mask of the memories of a namespace, or of all, that meet a condition, `[M]`."""
@@ -111,11 +110,6 @@ class Snapshot(NamedTuple):
             if rows[at] >= len(self.space) or self.memories[rows[at]].text != texts[at]:
                 rows[at] = 0
         return rows
-
-    def copy_stored(self, texts, vectors: np.ndarray) -> None:
-        """Replace the embeddings of texts that are stored by the stored ones."""
-        rows = self.rows_of_texts(texts)
-        vectors[rows > 0] = self.bank[rows[rows > 0]].numpy()
 
     def candidates(self, query: str, vector: np.ndarray, depth: int, by_words: bool, scope: np.ndarray):
         """First stage over a scope: rows of the candidates, best first, and their scores as by `side`.
@@ -206,7 +200,7 @@ class Snapshot(NamedTuple):
         """Features of memories for a question, `[n, F]`."""
         assert self.features is not None
         texts = [self.memories[row].text for row in rows.tolist()]
-        return check_features(self.features(query, texts), len(texts), len(self.weights) - self.sides)
+        return as_matrix(self.features(query, texts), "features", len(texts), len(self.weights) - self.sides)
 
     def without_removed(self):
         """Move the living memories together in their order; also the new row of each old one, 0 for removed ones."""
@@ -227,7 +221,19 @@ class Snapshot(NamedTuple):
 
 
 def check_present(now: Snapshot, ids, name: str = "ids") -> None:
+    """Refuse ids that no memory has, or that come twice."""
     for id in ids:
-        if now.place(id) is None:
+        if not now.place(id):
             raise ValueError(f"{name}: {id!r}: expected the id of a memory, and none has it (it may be removed)")
     check_distinct(ids)
+
+
+def check_free(now: Snapshot, id, namespace: str, replace: bool) -> None:
+    """Refuse the id of another memory than the one that is to be replaced, also as a number or as its text."""
+    one, twin = now.get(id), str(id) if isinstance(id, int) else as_number(id)
+    if one and not replace:
+        raise ValueError(f"ids: {id!r} is in use; expected an id of no memory, or upsert")
+    if one and one.namespace != namespace:
+        raise ValueError(f"ids: {id!r} is in use in another namespace; expected another id, or remove it")
+    if not one and now.get(twin):  # other packages carry both as one text
+        raise ValueError(f"ids: {id!r} is in use as {twin!r}; expected another id, or that")

@@ -12,11 +12,11 @@ from earlib.core.explorer import tallied
 from earlib.core.replay import grown
 from earlib.data.words import Words
 from earlib.memory.context import START
-from earlib.memory.folder import Add, Answer, Change, Feedback, Learning, Memories, Remove, State
+from earlib.memory.folder import Memories, State
 from earlib.memory.online import OnlineLearner
 from earlib.memory.presets import Preset
-from earlib.memory.snapshot import Memory, Snapshot, check_present
-from earlib.memory.validation import as_number, check_distinct
+from earlib.memory.snapshot import Memory, Snapshot
+from earlib.memory.validation import as_number
 from earlib.memory.weights import WeightLearner
 
 REPLIES = 1000  # of a language model that are kept, the newest
@@ -32,7 +32,7 @@ class MemoryState:
     ----------
     now : Snapshot
         What readers see.
-    learner : OnlineLearner
+    learner : OnlineLearner or WeightLearner
     width : int
         d; 0 before the first memory, when it is not yet known.
     next : int
@@ -55,51 +55,40 @@ class MemoryState:
         words, none, self.width = Words(), np.zeros(1, np.int32), width
         words.append([""])
         self.learner = self._new_learner()
-        self._room, nothing = torch.eye(1, width or 1).half(), [Memory("", "")]  # the bank, and room for more
-        adapter, weights = self._ranking()
-        ranked, session = (adapter, weights, self.features), none if self.context else None
-        self._show(Snapshot(self._room, none, {}, {}, {}, nothing, words, *ranked, session, {}))
+        self._room = torch.eye(1, width or 1).half()  # the bank, and room for more
+        adapter, weights = self.learner.ranking
+        ranked, session = (adapter, np.atleast_1d(weights), self.features), none if self.context else None
+        self._show(Snapshot(self._room, none, {}, {}, {}, [Memory("", "")], words, *ranked, session, {}))
 
     def _new_learner(self) -> OnlineLearner | WeightLearner:
         if self.preset.weights:
             return WeightLearner(self.config, self._features, self.dtype, self.experiences, self._start)
         return OnlineLearner(self.config, self.width or 1, self.seed, self.dtype, self.experiences)
 
-    def check(self, change: Change) -> None:
-        """Refuse a change, a caller's or one read from a folder, that does not fit the memory."""
-        if isinstance(change, Add):
-            check_distinct(change.ids)
-            used = next((id for id in change.ids if self.now.place(id) is not None), None)
-            if used is not None and not change.replace:
-                raise ValueError(f"ids: {used!r} is in use; expected an id of no memory, or upsert")
-        elif isinstance(change, (Remove, Answer)):
-            check_present(self.now, change.ids)
-        elif isinstance(change, Learning):
-            if change.action == "restore" and change.name not in self.kept:
-                raise ValueError(
-                    f"name: {change.name!r}: expected one of {', '.join(self.kept) or 'those kept (none)'}"
-                )
-            if not self.width:
-                raise ValueError("the memory is empty: expected at least one memory, before which nothing is learned")
+    def _show(self, now: Snapshot) -> None:
+        """Let readers and the learner see this from here on, ranked by what was learned."""
+        adapter, weights = self.learner.ranking
+        now = now._replace(adapter=adapter, weights=np.atleast_1d(weights))
+        self.learner.bank, self.learner.alive, self.now = now.bank, torch.from_numpy(now.alive), now
 
-    def make(self, change: Change) -> None:
-        """Make a change that `check` has accepted."""
-        makers: dict[type, Callable[..., None]] = {Add: self.add, Remove: self.remove}
-        makers |= {Feedback: self.feedback, Learning: self.learning, Answer: self.answer}
-        makers[type(change)](**dict(change))
+    def make(self, kind: str, given: dict[str, Any]) -> None:
+        """Make a change that fits the memory."""
+        makers: dict[str, Callable[..., None]] = {"add": self.add, "remove": self.remove, "feedback": self.feedback}
+        makers |= {"learning": self.learning, "answer": self.answer}
+        makers[kind](**given)
+
+    # Changes; defaults are of folders of earlier versions.
 
     def add(self, texts, ids, vectors, times, namespace="", metadata=(), replace=False) -> None:
         """Append memories; with `replace`, in the place of those with their ids, whose time of creation they keep."""
         if not self.width:
             self.begin(vectors.shape[1])
         now, space, row = self.now, self.now.space, self.now.row
-        old = {id: place for id in ids if (place := now.place(id)) is not None} if replace else {}
+        old = {id: memory.created_at for id in ids if replace and (memory := now.get(id))}
         if old:
-            times = [
-                now.memories[old[id]].created_at if id in old else time for id, time in zip(ids, times, strict=True)
-            ]
+            times = [old.get(id, time) for id, time in zip(ids, times, strict=True)]
             space = space.copy()
-            space[list(old.values())] = 0
+            space[[now.place(id) for id in old]] = 0
         if not row.keys().isdisjoint(ids):  # also of removed ones; readers go on with the old rows
             row = row.copy()
         columns = ids, texts, len(texts) * [namespace], metadata or [{} for _ in texts], times
@@ -149,9 +138,19 @@ class MemoryState:
     def _settle(self, now: Snapshot) -> None:
         """Show memories, moved together if most were removed."""
         if np.count_nonzero(now.space == 0) > max(SPARSE, len(now.space) // 2):
-            self.move(*now.without_removed())
+            self.move(now)
         else:
             self._show(now)
+
+    def move(self, now: Snapshot) -> None:
+        """Show memories, the living ones moved together; readers keep what they have."""
+        if now.size < len(now.space) - 1:
+            now, number = now.without_removed()
+            self.learner.renumber(number)
+            for held, _ in self.kept.values():
+                held["index"] = number[held["index"]]
+            self._room = now.bank
+        self._show(now)
 
     def considered(self, query: str, vector: np.ndarray, slates: list[list]) -> dict[str, Any]:
         """Memories that a feedback compares: the query's candidates in the namespaces of those shown, and all shown.
@@ -159,7 +158,7 @@ class MemoryState:
         Returns their ids, None for one that is gone, and their scores by words.
         """
         now, K = self.now, self.config.depth
-        wanted = [self._row(id) for id in dict.fromkeys(sum(slates, []))]
+        wanted = [now.place(id) for id in dict.fromkeys(sum(slates, []))]
         scope = now.alive & np.isin(now.space, now.space[wanted])
         found, side = now.candidates(query, vector, K, self.by_words, scope)
         rows = found.tolist()
@@ -172,15 +171,12 @@ class MemoryState:
             side = torch.zeros(len(rows), dtype=torch.float64)
         return {"candidates": [now.memories[row].id if row else None for row in rows], "side": side.numpy()}
 
-    def _row(self, id) -> int:
-        return 0 if id is None else self.now.place(id) or 0
-
-    def feedback(self, query, vector, slates, labels, source, candidates, side) -> None:
+    def feedback(self, query, vector, slates, labels, source=None, candidates=(), side=None) -> None:
         """Learn which of the candidates that were shown were useful."""
         if side is None:
             return self.feedback(query, vector, slates, labels, source, **self.considered(query, vector, slates))
         now, K, side = self.now, self.config.depth, torch.from_numpy(side)
-        rows, shown = list(map(self._row, candidates)), [list(map(self._row, one)) for one in slates]
+        rows, shown = list(map(now.place, candidates)), [list(map(now.place, one)) for one in slates]
         place = {row: at for at, row in enumerate(rows)}
         slate = torch.tensor([[place[row] for row in one] for one in shown])
         citations = torch.tensor([[0 if label is None else 2 * label - 1 for label in one] for one in labels])
@@ -192,11 +188,11 @@ class MemoryState:
             first = cosine.flatten().double() + side.reshape(len(rows), -1) @ torch.from_numpy(self._start)
             x = np.column_stack([first, side, now.features_of(query, torch.tensor(rows))])
             self.learner.learn(x, np.array(rows), told, source_number(source))
-            return self._show_ranking()
-        index, padded = torch.zeros(K, dtype=torch.int64), torch.zeros(K, dtype=torch.float64)
-        index[: len(rows)], padded[: len(rows)] = torch.tensor(rows), side
-        self.learner.learn(torch.from_numpy(vector).to(self.dtype), index, padded, told)
-        self._show_ranking()
+        else:
+            index, padded = torch.zeros(K, dtype=torch.int64), torch.zeros(K, dtype=torch.float64)
+            index[: len(rows)], padded[: len(rows)] = torch.tensor(rows), side
+            self.learner.learn(torch.from_numpy(vector).to(self.dtype), index, padded, told)
+        self._show(now)
 
     def learning(self, action: str, name: str) -> None:
         """Keep what was learned, or change it as a whole."""
@@ -204,71 +200,43 @@ class MemoryState:
             self.kept = self.kept | {name: (self.learner.state(), self.learner.known)}
             return
         learner = self._new_learner()
-        learner.bank, learner.alive = self.learner.bank, self.learner.alive
         if action == "restore":
             learner.restore(*self.kept[name])
         self.learner = learner
-        self._show_ranking()
+        self._show(self.now)
 
-    def move(self, now: Snapshot, number: torch.Tensor) -> None:
-        """Show memories that were moved together; readers keep what they have."""
-        self.learner.renumber(number)
-        self.kept = self._kept(number)
-        self._room = now.bank
-        self._show(now)
-
-    def parts(self) -> tuple[dict, Memories, dict[str, torch.Tensor], tuple | None]:
-        """Return the state without removed memories, as a folder keeps it, and what `move` needs to drop them here."""
-        now, number = self.now.without_removed() if self.now.size < len(self.now.space) - 1 else (self.now, None)
-        memories = now.memories[1 : len(now.space)], now.bank[1:].numpy()
-        plain = {"config": self.config.model_dump(), "words": self.by_words, "seed": self.seed}
-        plain |= {"weights": self.preset.weights, "snapshots": {name: known for name, (_, known) in self.kept.items()}}
-        plain |= {"dtype": str(self.dtype).partition(".")[2], "experiences": self.experiences, "next": self.next}
-        plain |= {"replies": [{"key": key, "ids": of, "fields": said} for key, (of, said) in self.replies.items()]}
-        plain |= {"dimension": self.width or None, "known": self.learner.known}
+    def parts(self) -> tuple[dict, Memories, dict[str, torch.Tensor]]:
+        """Return the state as a folder keeps it; the removed memories must have been dropped."""
+        now = self.now
+        plain = {"config": self.config.model_dump(), "words": self.by_words, "weights": self.preset.weights}
+        plain |= {"seed": self.seed, "dtype": str(self.dtype).partition(".")[2], "experiences": self.experiences}
+        plain |= {"dimension": self.width or None, "known": self.learner.known, "next": self.next}
+        plain |= {"snapshots": {name: known for name, (_, known) in self.kept.items()}}
+        plain |= {"replies": [{"key": key, "ids": ids, "fields": said} for key, (ids, said) in self.replies.items()]}
         plain |= {"context": self.context} if self.context else {}
-        learned = self.learner.state(number) if self.width else {}
+        learned = self.learner.state() if self.width else {}
         tensors = {f"learner.{name}": values for name, values in learned.items()}
-        for at, (held, _) in enumerate(self._kept(number).values()):
+        for at, (held, _) in enumerate(self.kept.values()):
             tensors |= {f"snapshot {at}.{name}": values for name, values in held.items()}
-        return plain, memories, tensors, None if number is None else (now, number)
+        return plain, (now.memories[1 : len(now.space)], now.bank[1:].numpy()), tensors
 
     def restore(self, plain: State, memories: Memories, tensors: dict[str, torch.Tensor]) -> None:
         """Become the memory of a folder's snapshot; nothing may have been added yet."""
-        parts: list[dict[str, torch.Tensor]] = [
-            {} for _ in range(1 + len(plain.snapshots))
-        ]  # what is learned, and snapshots of it
-        for name, values in tensors.items():
-            part, _, rest = name.partition(".")
-            parts[0 if part == "learner" else 1 + int(part.removeprefix("snapshot "))][rest] = values
-        learned, *kept = parts
+
+        def learned(start):
+            return {name.removeprefix(start): one for name, one in tensors.items() if name.startswith(start)}
+
         if plain.dimension is not None:
             self.begin(plain.dimension)
             if memories[0]:
                 self._append(*memories, self.now.space, self.now.row)
-            self.kept = dict(zip(plain.snapshots, zip(kept, plain.snapshots.values(), strict=True), strict=True))
-            self.learner.restore(learned, plain.known)
-            self._show_ranking()
-        self.next, self.replies = plain.next, {one.key: (one.ids, one.fields) for one in plain.replies}
-
-    def _show(self, now):
-        """Let readers and the learner see this from here on."""
-        self.learner.bank, self.learner.alive, self.now = now.bank, torch.from_numpy(now.alive), now
-
-    def _show_ranking(self):
-        adapter, weights = self._ranking()
-        self._show(self.now._replace(adapter=adapter, weights=weights))
-
-    def _ranking(self):
-        adapter, weights = self.learner.ranking
-        return adapter, np.atleast_1d(weights)
-
-    def _kept(self, number):
-        """Snapshots of what was learned, with the memories' new rows by the old ones."""
-        if number is None:
-            return self.kept
-        moved = {name: held | {"index": number[held["index"]]} for name, (held, _) in self.kept.items()}
-        return {name: (held, self.kept[name][1]) for name, held in moved.items()}
+            kept = enumerate(plain.snapshots.items())
+            self.kept = {name: (learned(f"snapshot {at}."), known) for at, (name, known) in kept}
+            self.learner.restore(learned("learner."), plain.known)
+            self._show(self.now)
+        self.next = plain.next
+        for one in plain.replies:
+            self.answer(**one)
 
 
 def source_number(source: str | None) -> int:

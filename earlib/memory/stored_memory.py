@@ -4,24 +4,25 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 
 from earlib.data import encoders
-from earlib.memory import validation
 from earlib.memory.encoding import PROBE, MemoryEncoder, as_function, registered
 from earlib.memory.features import plain_features
-from earlib.memory.folder import Change, MemoryFolder, State
+from earlib.memory.folder import MemoryFolder, State
 from earlib.memory.presets import PRESETS, Preset, resolve_preset
 from earlib.memory.state import MemoryState
+from earlib.memory.validation import as_matrix, check_count
 from earlib.memory.writer import Writer
 
 CHANGES = 500  # behind a snapshot before the next is written: loading makes them again in some seconds
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FolderPath = str | os.PathLike[str]
-_OPEN: weakref.WeakValueDictionary[str, "StoredMemory"] = weakref.WeakValueDictionary()  # of this process, by folder
+_OPEN: weakref.WeakValueDictionary[Path, "StoredMemory"] = weakref.WeakValueDictionary()  # of this process, by folder
 Function = Callable[..., Any]
 
 
@@ -48,26 +49,22 @@ class StoredMemory:
             raise TypeError(f"critic: expected a callable or None, found {type(critic).__name__}")
         if dtype not in DTYPES.values():
             raise ValueError(f"dtype = {dtype!r}: expected torch.float32 or torch.float64")
-        self.encoder: Any = registered(encoder) if isinstance(encoder, str) else encoder
-        self.critic, self.dtype, self._given = critic, dtype, (encoder, critic, features)  # as for `load`
-        self.seed = validation.check_whole_number(seed, "seed", 0)
-        self.experiences = validation.check_whole_number(experiences, "experiences", 1)
-        self._encode, self._write = MemoryEncoder(function or self.encoder), Writer()
-        self._folder: MemoryFolder | None = None
-        weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
         if features is not None and not (callable(features) and self.preset.weights):
             raise TypeError("features: expected a callable, and a preset that learns weights of them")
         if context is not None and not (isinstance(context, str) and context and self.preset.weights):
             raise TypeError("context: expected the name of a key of the metadata, and a preset that learns weights")
+        self.encoder: Any = registered(encoder) if isinstance(encoder, str) else encoder
+        self.critic, self.dtype, self._given = critic, dtype, (encoder, critic, features)  # as for `load`
+        self.seed, self.experiences = check_count(seed, "seed", 0), check_count(experiences, "experiences", 1)
+        self._encode, self._write = MemoryEncoder(function or self.encoder), Writer()
+        self._folder: MemoryFolder | None = None
+        weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
         self.features = (features or plain_features) if self.preset.weights else None
-        self._of_probe: list[float] | None = None  # by which `load` recognises them
+        self._of_probe: list[float] = []  # by which `load` recognises them
         if self.features is not None:
-            self._of_probe = validation.check_features(self.features(PROBE, [PROBE]), 1)[0].tolist()
-        width = len(self._of_probe or ())
-        parts = (self.preset, self.features, width, self.seed, dtype, self.experiences, context)
-        self._state: MemoryState = self._write(
-            lambda: MemoryState(*parts)
-        )  # its tensors are made in the thread's modes
+            self._of_probe = as_matrix(self.features(PROBE, [PROBE]), "features", 1)[0].tolist()
+        parts = self.preset, self.features, len(self._of_probe), self.seed, dtype, self.experiences, context
+        self._state: MemoryState = self._write(lambda: MemoryState(*parts))  # tensors in the thread's modes
 
     def __repr__(self) -> str:
         name = getattr(self.encoder, "name", None) or getattr(self.encoder, "__name__", type(self.encoder).__name__)
@@ -88,22 +85,21 @@ class StoredMemory:
         """Give the place of its folder, which holds all of it."""
         if not self._folder:
             raise TypeError("an EARMemory without a folder cannot be pickled or copied; use save and load")
-        return type(self)._opened, (str(self._folder.path), *self._given)
+        return type(self)._opened, (self._folder.path, *self._given)
 
     @classmethod
     def _opened(cls, path, *given):
         """The memory that this process has open in a folder, or that the folder holds."""
         held = _OPEN.get(path)
-        here = held is not None and held._write.in_own_process() and held._folder and str(held._folder.path) == path
+        here = held is not None and held._folder and held._folder.path == path and held._write.in_own_process()
         return held if here else cls.load(path, *given)
 
-    def _change(self, change: Change):
+    def _change(self, kind: str, **given: Any) -> None:
         """Make a change: first in the folder, if there is one, then in memory."""
-        self._state.check(change)
         if self._folder:
-            self._folder.append(change)
+            self._folder.append(kind, given)
         try:
-            self._state.make(change)
+            self._state.make(kind, given)
         except BaseException:
             if self._folder:
                 self._folder.drop()
@@ -134,7 +130,7 @@ class StoredMemory:
             If the folder cannot be written, or is open in another memory; what lay there stays.
         """
         self._encode.identity()  # before the change: the caller's encoder may take long, or fail
-        path = validation.check_folder(path)
+        path = Path(path).expanduser().resolve()
 
         def change():
             if self._folder and self._folder.path == path:
@@ -153,13 +149,11 @@ class StoredMemory:
         self._write(change)
 
     def _write_snapshot(self, folder):
-        """Write the state without removed memories; once it is written, they are dropped here too."""
+        """Write the state, from which removed memories are dropped first."""
+        self._state.move(self._state.now)
         identity, tensors = self._encode.identity()
-        plain, memories, learned, moved = self._state.parts()
-        plain["features"] = self._of_probe
-        folder.write(plain | identity, memories, tensors | learned)
-        if moved:
-            self._state.move(*moved)
+        plain, memories, learned = self._state.parts()
+        folder.write(plain | identity | {"features": self._of_probe}, memories, tensors | learned)
 
     @classmethod
     def load(
@@ -194,26 +188,25 @@ class StoredMemory:
         OSError
             If the folder cannot be written; a BlockingIOError if it is open in another memory.
         """
-        folder = MemoryFolder(validation.check_folder(path))
+        folder = MemoryFolder(Path(path).expanduser().resolve())
         try:
             plain, memories, tensors, changes = folder.read()
-            named, preset = plain.encoder_name, Preset(plain.config, plain.words, plain.weights)
-            if (encoder is None or isinstance(encoder, str)) == (named is None):
-                wanted = named or "the callable that the memory was made with"
+            if (encoder is None or isinstance(encoder, str)) == (plain.encoder_name is None):
+                wanted = plain.encoder_name or "the callable that the memory was made with"
                 raise ValueError(f"encoder: expected {wanted} ({path}), got {encoder or 'none'}")
-            if encoder is None:
-                try:
-                    encoder = encoders.resolve(named)
-                except ValueError as error:
-                    told = f'{path}: {error}; give its folder: load(path, encoder="path/to/folder")'
-                    raise ValueError(told) from None
+            try:
+                encoder = encoder or encoders.resolve(plain.encoder_name)
+            except ValueError as error:
+                told = f'{path}: {error}; give its folder: load(path, encoder="path/to/folder")'
+                raise ValueError(told) from None
+            preset = Preset(plain.config, plain.words, plain.weights)
             given = plain.seed, DTYPES[plain.dtype], plain.experiences, features, plain.context
             memory = cls(encoder, preset, critic, *given)
-            mine, theirs = memory._of_probe or [], plain.features or []
+            mine, theirs = memory._of_probe, plain.features or []
             if len(mine) != len(theirs) or not np.allclose(mine, theirs):
-                told = f"those that {path} was made with, which make {plain.features} of a fixed text"
+                told = f"those that {path} was made with, which make {theirs} of a fixed text"
                 raise ValueError(f"features: expected {told}, found others; give load(path, features=...)")
-            memory._encode.check_identity(plain.encoder, named, tensors.pop("probe", None), folder.file)
+            memory._encode.check_identity(plain, tensors.pop("probe", None), folder.file)
             memory._write(lambda: memory._restore(folder, plain, memories, tensors, changes))
         except BaseException:
             folder.close()
@@ -222,25 +215,19 @@ class StoredMemory:
 
     def _restore(self, folder, plain: State, memories, tensors, changes):
         """Become what a folder holds."""
-        place, made = str(folder.file), 0
-        try:
-            self._state.restore(plain, memories, tensors)
-            for change in changes:
-                place = f"{folder.file}: change {made + 1}"
-                self._state.check(change)
-                self._state.make(change)
-                made += 1
-        except (ValueError, KeyError, RuntimeError) as error:
-            raise ValueError(f"{place}: {error}; put a copy of the folder there") from None
-        except FloatingPointError:
-            if made != len(changes) - 1:
-                raise
-            folder.drop()  # killed before it was taken back: it never took effect
+        self._state.restore(plain, memories, tensors)
+        for number, change in enumerate(changes, 1):
+            try:
+                self._state.make(*change)
+            except FloatingPointError:
+                if number < len(changes):
+                    raise
+                folder.drop()  # killed before it was taken back: it never took effect
         self._take(folder)
 
     def _take(self, folder):
         self._folder = folder
-        _OPEN[str(folder.path)] = self
+        _OPEN[folder.path] = self
 
     def close(self) -> None:
         """Let another memory open the folder; this one goes on in memory alone."""

@@ -142,16 +142,13 @@ class WeightLearner:
 
     def renumber(self, number: torch.Tensor) -> None:
         """Give memories their new rows, `[M]` by the old one; removed ones leave."""
-        self.evidence = self._moved(number)
-
-    def _moved(self, number):
         one = self.evidence._replace(row=number.numpy()[self.evidence.row])
         kept = one.row > 0
-        return one._replace(**{name: getattr(one, name)[kept] for name in ("of", "row", "sign", "x")})
+        self.evidence = one._replace(of=one.of[kept], row=one.row[kept], sign=one.sign[kept], x=one.x[kept])
 
-    def state(self, number: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        """Return all that was learned, and from what, as tensors by name; `number` is as for `renumber`."""
-        held = (self.evidence if number is None else self._moved(number))._asdict()
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return all that was learned, and from what, as tensors by name."""
+        held = self.evidence._asdict()
         held |= {"index": held.pop("row"), "u": self.u, "served": np.array(self.served)}
         return {name: torch.from_numpy(np.array(values)) for name, values in held.items()}
 

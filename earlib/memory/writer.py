@@ -41,18 +41,10 @@ class Writer:
         self.check_process()
         if _thread.get_ident() == self._thread:
             raise RuntimeError("a function that a change calls, as `features`, may read the memory and nothing else")
-        outcome, over, interrupted = [], _thread.allocate_lock(), None
+        outcome: list[Any] = []
+        over, interrupted = _thread.allocate_lock(), None
         over.acquire()
-
-        def run():
-            try:
-                outcome.append((work(), None))
-            except BaseException as error:
-                outcome.append((None, error))
-            finally:
-                over.release()
-
-        self._calls.put(run)
+        self._calls.put((work, outcome, over))
         while not outcome:
             try:
                 over.acquire()
@@ -67,5 +59,10 @@ class Writer:
 def serve(calls: queue.SimpleQueue) -> None:
     """Run calls until one is None."""
     while (call := calls.get()) is not None:
-        call()
-        del call  # its closure holds the object
+        work, outcome, over = call
+        try:
+            outcome.append((work(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+        over.release()
+        del call, work, outcome  # they hold the object
