@@ -25,6 +25,17 @@ def test_a_critic_without_errors_is_measured_as_one():
     assert np.all((found.no_gold > 0) & (found.no_gold < 100))
 
 
+def test_citations_of_a_simulated_critic_are_counted_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
+    first = critic_quality.teach(FEW, PERFECT, assisted=ASSISTED)
+    monkeypatch.setattr(runs, "learners", None)  # any training fails
+    again = critic_quality.teach(FEW, PERFECT, assisted=ASSISTED)
+    for one, other in zip((*first.quality, *first[1:]), (*again.quality, *again[1:]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(TypeError):
+        critic_quality.teach(FEW, PERFECT)  # of no evaluation questions: another entry
+
+
 @pytest.mark.parametrize(("precision", "recall"), [(88, 86), (60, 70)])
 def test_what_is_realised_is_near_the_targets(precision, recall):
     """Some hundred citations: three standard deviations are 8 points at most."""

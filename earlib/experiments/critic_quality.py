@@ -1,11 +1,13 @@
 """Quality of a critic's citations on the slates shown in training, and of the adapter that learns from them."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from earlib import devices
+from earlib.data import cache
 from earlib.experiments import comparisons, measures, runs, settings
 
 UNREAD = "no citation could be read, or nothing was cited"
@@ -33,6 +35,8 @@ class Taught(NamedTuple):
 def teach(setting, config, critic=None, assisted=0):
     """Train once with a critic, count its citations, and answer the evaluation questions; returns `Taught`.
 
+    With a simulated critic the counts and answers are cached.
+
     Parameters
     ----------
     setting : Setting
@@ -49,6 +53,20 @@ def teach(setting, config, critic=None, assisted=0):
     """
     if critic is None and config.errors not in ("slate", "persistent"):
         raise ValueError(f"errors = {config.errors!r}: expected 'slate' or 'persistent'")
+    if critic is not None:
+        kept = _teach(setting, config, critic, assisted)
+    else:
+        code = Path(__file__).read_text(encoding="utf-8")
+        key = cache.content_hash([runs.job(setting, config).key, assisted, code])
+        kept = cache.load("citations", key)
+        if kept is None:
+            kept = _teach(setting, config, None, assisted)
+            cache.save("citations", key, kept)
+    return Taught(_quality(kept.pop("counts")), **kept)
+
+
+def _teach(setting, config, critic, assisted):
+    """Train, and return the counts of each seed, `[R, 7]`, and the other fields of `Taught` by their names."""
     found, parts = settings.candidates_of(setting, config.depth).to(devices.ready(setting.device)), []
     for seed, (learner, order, gold) in enumerate(runs.learners(setting, config, critic)):
         steps = zip(order.split(config.batch_size, 1), learner.train(order), strict=True)
@@ -59,8 +77,8 @@ def teach(setting, config, critic=None, assisted=0):
         asked = measures.measure(found, few, learner.retrieve(few, explorer=True)) if assisted else values[..., :0]
         parts.append((counts, kept.cpu().numpy(), values, asked))
     counts, kept, values, asked = zip(*parts, strict=True)
-    joined = [np.concatenate(one, axis) for one, axis in ((kept, 0), (values, 1), (asked, 1))]
-    return Taught(_quality(np.array(counts, float)), *joined)
+    joined = {"queries": np.concatenate(kept), "adapter": np.concatenate(values, 1)}
+    return {"counts": np.array(counts, float), **joined, "assisted": np.concatenate(asked, 1)}
 
 
 def quality_rows(setting, taught, sees_gold=True, **keys):
