@@ -1,5 +1,6 @@
 """A frozen encoder at work: texts to unit vectors on a device, batch by batch."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
@@ -106,7 +107,7 @@ class Embedder:
             return [self._fitting(batch) for batch in batches]
         torch.set_num_threads(1)
         try:
-            with ThreadPoolExecutor(threads) as pool:
+            with ThreadPoolExecutor(int(os.environ.get("EARLIB_ENCODING_THREADS") or threads)) as pool:
                 return list(pool.map(self._forward, batches))
         finally:
             torch.set_num_threads(threads)

@@ -188,9 +188,10 @@ def _runner(jobs, scheduler=None, environment=None, estimates=None, rewrite=Fals
     """A Runner: on this machine, or on the workers of a scheduler."""
     if scheduler is None:
         environment = environment or {}
-        if jobs > 1:  # together the kernels ask for no more threads than there are cores
+        if jobs > 1 and not os.environ.get("OMP_NUM_THREADS"):
+            # Together no more threads than there are cores; while one kernel encodes, the others wait for it.
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            environment |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // jobs))}
+            environment |= {"OMP_NUM_THREADS": str(max(1, cores // jobs)), "EARLIB_ENCODING_THREADS": str(cores)}
         yield Runner(jobs, environment, estimates, rewrite=rewrite)
         return
     from earlib.harness import machines
