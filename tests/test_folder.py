@@ -254,3 +254,54 @@ def test_a_last_change_that_diverges_had_not_taken_effect(tmp_path):
         assert again._state.learner.known == 0 and again._folder.changes == 0
         again.add([text(1)])
     EARMemory.load(tmp_path, encoder).close()
+
+
+@pytest.mark.parametrize("gone", ["folder", "memory.sqlite", "memory.sqlite-wal", "memory.lock"])
+def test_a_memory_whose_files_were_replaced_is_refused_its_changes(tmp_path, gone):
+    held, place = made(5), tmp_path / "m"
+    held.save(place)
+    if gone == "folder":
+        place.rename(tmp_path / "moved")
+        shutil.copytree(tmp_path / "moved", place)
+    else:
+        (place / gone).unlink()
+    for call in (lambda: held.add(["lost"]), lambda: held.save(place)):
+        with pytest.raises(OSError, match="cannot write .*m/memory.*: it was removed or replaced.*save to ano"):
+            call()
+    assert len(held) == 5
+    held.save(tmp_path / "other")
+    held.add(["y"])
+    held.close()
+    with EARMemory.load(tmp_path / "other", encoder) as again:
+        assert len(again) == 6
+
+
+def test_whoever_takes_a_folder_from_an_open_memory_keeps_it(tmp_path):
+    """The first memory is refused, and its `close` does not open the folder of the second to a third."""
+    first = made(3)
+    first.save(tmp_path)
+    (tmp_path / "memory.lock").unlink()
+    second = EARMemory.load(tmp_path, encoder)
+    with pytest.raises(OSError, match="cannot write .*memory.lock: it was removed or replaced"):
+        first.add(["lost"])
+    assert second.add(["kept"]) == [3]
+    first.close()
+    with pytest.raises(BlockingIOError, match="open in another memory"):
+        EARMemory.load(tmp_path, encoder)
+    second.add(["too"])
+    second.close()
+    with EARMemory.load(tmp_path, encoder) as again:
+        assert [again.get(id) for id in again.ids()[3:]] == ["kept", "too"]
+
+
+def test_a_database_that_another_program_writes_is_not_written_over(tmp_path):
+    held = made(3)
+    held.save(tmp_path)
+    held.add(["mine"])
+    run(tmp_path, "DELETE FROM changes")
+    for call in (lambda: held.add(["lost"]), lambda: held.save(tmp_path)):
+        with pytest.raises(OSError, match="memory.sqlite: another program has written it .* save to another folder"):
+            call()
+    held.save(tmp_path / "other")
+    assert held.add(["kept"]) == [4]
+    held.close()

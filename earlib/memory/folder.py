@@ -92,6 +92,7 @@ class MemoryFolder:
                 raise ValueError(f"{path}: {told}")
         elif not self.file.exists():
             raise UnsavedError(f"{path}: expected a folder that `save` has written; there is no {NAME}")
+        self._files: dict[Path, int] = {}  # inodes of the files that this memory opened
         self._lock = FileLock(path / LOCK, thread_local=False)  # let go in a forked process, and with this object
         try:
             self._lock.acquire(blocking=False)
@@ -120,6 +121,10 @@ class MemoryFolder:
         with self._writing():
             for setting in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._connection.execute(f"PRAGMA {setting}")
+            self._value("SELECT count(*) FROM sqlite_master")  # makes the log's file
+        files = (self.path / LOCK, self.file, self.path / f"{NAME}-wal")
+        self._files = {file: file.stat().st_ino for file in files}
+        self._seen = self._value("PRAGMA data_version")  # which another's commit changes
 
     def write(self, plain: dict, memories: Memories, tensors: dict[str, torch.Tensor]) -> None:
         """Replace the snapshot, and drop the changes behind it.
@@ -201,18 +206,29 @@ class MemoryFolder:
     def close(self) -> None:
         """Let others open the folder."""
         self._connection.close()
-        with suppress(OSError):  # some systems keep a file that is open
-            (self.path / LOCK).unlink()
+        if self._is_own(self.path / LOCK):
+            with suppress(OSError):  # some systems keep a file that is open
+                (self.path / LOCK).unlink()
         self._lock.release()
+
+    def _is_own(self, file):
+        return file.exists() and file.stat().st_ino == self._files.get(file)
 
     def _value(self, query):
         return self._connection.execute(query).fetchone()[0]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit what the block does, or nothing of it."""
+        """Commit what the block does, or nothing of it, if folder and database are still as this memory left them."""
         with self._writing(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
+            for file in self._files:
+                if not self._is_own(file):
+                    told = "was removed or replaced while the memory had it open; save to another folder"
+                    raise OSError(f"cannot write {file}: it {told}")
+            if self._files and self._value("PRAGMA data_version") != self._seen:
+                told = "another program has written it while the memory had it open; save to another folder"
+                raise OSError(f"cannot write {self.file}: {told}")
             yield self._connection
 
     @contextmanager
