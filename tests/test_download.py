@@ -16,7 +16,7 @@ from scripted_server import questions
 from small_proxy import proxy
 
 from earlib import paths
-from earlib.data import download, encoders, longmemeval, proxies
+from earlib.data import download, encoders, longmemeval
 from earlib.data.benchmarks import load
 from earlib.llm.client import Client
 
@@ -27,10 +27,6 @@ DIGEST = hashlib.sha256(BODY).hexdigest()
 
 class Handler(BaseHTTPRequestHandler):
     """Answers by the first word of the path and counts the requests."""
-
-    def do_HEAD(self):
-        self.send_response(404 if self.path.startswith("/missing") else 200)
-        self.end_headers()
 
     def do_GET(self):
         self.server.gets += 1
@@ -115,10 +111,10 @@ def test_right_bytes_are_fetched_once(server, publish, home):
 @pytest.mark.parametrize(
     "way, words, timeout",
     [
-        ("wrong", "do not have the SHA-256", 30.0),
-        ("truncated", "broke off", 30.0),
+        ("wrong", "does not match the known hash", 30.0),
+        ("truncated", "IncompleteRead", 30.0),
         ("missing", "404", 30.0),
-        ("stalled", "stopped sending", 2.0),
+        ("stalled", "timed out", 2.0),
     ],
 )
 def test_failed_download_leaves_nothing_and_is_made_good_by_the_next(server, publish, home, way, words, timeout):
@@ -141,14 +137,12 @@ def test_the_command_says_where_files_lie_or_why_they_do_not(server, publish, mo
         download.main()
 
 
-def test_server_without_an_answer_is_named(publish, closed, monkeypatch):
+def test_server_without_an_answer_is_named(publish, closed):
     publish(closed)
-    fails("no connection", "refused")
+    fails("refused")
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
         publish(silent.getsockname()[1])
-        fails("no answer from 127.0.0.1 within 0.5 s", timeout=0.5)
-    monkeypatch.setitem(download.FILES, NAME, download.File(f"http://127.0.0.1.invalid/{NAME}", DIGEST, "CC0"))
-    fails("127.0.0.1.invalid", timeout=5.0)
+        fails("timed out", timeout=0.5)
 
 
 def test_search_path_comes_first(server, publish, monkeypatch, tmp_path, home):
@@ -182,13 +176,13 @@ def test_folder_that_takes_no_file_is_named_and_left_empty(server, publish, home
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(BODY) // 2, limits[1]))  # writes beyond it fail, as on a full disk
     try:
-        fails(f"cannot write to the folder {home}")
+        fails(str(home))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert left(home) == []
     home.rmdir()
     home.write_text("a file where the folder should be")
-    fails(f"cannot write to the folder {home}")
+    fails(str(home))
 
 
 def test_published_benchmark_is_downloaded_checked_and_read(server, publish, home):
@@ -221,7 +215,7 @@ def test_a_download_goes_through_the_proxy(server, home, monkeypatch, variable):
     monkeypatch.setitem(download.FILES, NAME, download.File(address, DIGEST, "CC0"))
     with proxy(monkeypatch, server.server_port, variable) as asked:
         assert download.fetch(NAME).read_bytes() == BODY
-    assert asked == [f"HEAD {address}", f"GET {address}"]
+    assert asked == [f"GET {address}"]
 
 
 @pytest.mark.parametrize("spared", ["", "publisher.invalid", "*"])
@@ -234,28 +228,16 @@ def test_the_loopback_never_goes_through_a_proxy(server, publish, home, monkeypa
     assert asked == []
 
 
-def test_a_socks_proxy_without_its_package_says_which(server, publish, home, monkeypatch):
-    publish(server.server_port)
-    with proxy(monkeypatch, server.server_port):
-        monkeypatch.setenv("ALL_PROXY", "socks5://user:secret@127.0.0.1:9")
-        monkeypatch.setitem(proxies.MODULES, "pysocks", "no_such_module")
-        with pytest.raises(download.Unavailable, match="ALL_PROXY names a socks5 proxy.*pip install pysocks") as error:
-            download.fetch(NAME)
-    assert "secret" not in str(error.value)
-
-
 def asked_of_a_language_model():
     Client("m", "https://publisher.invalid/v1", "key", max_retries=0).ask(questions(1))
 
 
-@pytest.mark.parametrize(
-    "password", ["sekret#1", "12#sekret", "sek/ret", "12/sekret", "sek?ret", "sek\\ret", "sek[ret"]
-)
-@pytest.mark.parametrize(
-    "ask",
-    [lambda: download.fetch(NAME), lambda: encoders.resolve("a/b@main"), asked_of_a_language_model],
-    ids=["data", "hub", "llm"],
-)
+WAYS = [lambda: download.fetch(NAME), lambda: encoders.resolve("a/b@main"), asked_of_a_language_model]
+PASSWORDS = "sekret#1", "12#sekret", "sek/ret", "12/sekret", "sek?ret", "sek\\ret", "sek[ret"
+ASKED = [(WAYS[0], password) for password in PASSWORDS] + [(way, "sek/ret") for way in WAYS[1:]]
+
+
+@pytest.mark.parametrize("ask, password", ASKED)
 def test_a_password_that_is_not_encoded_is_never_shown(hub, home, monkeypatch, ask, password):
     file = download.File(f"https://publisher.invalid/right/{NAME}", DIGEST, "CC0")
     monkeypatch.setitem(download.FILES, NAME, file)
@@ -273,4 +255,4 @@ def test_every_other_address_of_a_proxy_is_used(server, home, monkeypatch, name)
     with proxy(monkeypatch, server.server_port, "HTTP_PROXY") as asked:
         monkeypatch.setenv("HTTP_PROXY", name.format(os.environ["HTTP_PROXY"].removeprefix("http://")))
         assert download.fetch(NAME).read_bytes() == BODY
-    assert asked == [f"HEAD {address}", f"GET {address}"]
+    assert asked == [f"GET {address}"]

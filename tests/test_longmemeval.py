@@ -1,7 +1,6 @@
 """LongMemEval_S: what is read, counted, kept once and left out, with every fault named; real and synthetic."""
 
 import hashlib
-import io
 import json
 from collections import Counter
 
@@ -9,7 +8,7 @@ import made_longmemeval
 import numpy as np
 import pytest
 from faults import changed, faults, real_file, refused
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from made_longmemeval import QUESTION
 
@@ -192,25 +191,19 @@ def test_odd_entry_is_kept_and_noted(read, place, value, finding, answer, gold):
 def test_missing_and_mistyped_values_are_named(tmp_path):
     marks = [f"{SESSIONS}[1][0].has_answer", f"{SESSIONS}[1][1].has_answer"]
     for question, words in faults(QUESTION, skipped=["answer", "answer_session_ids"], optional=marks):
-        place = "[0]." if words.startswith("question_id") else "[0] q1."
-        refused(longmemeval.read, written(tmp_path, question), f"{place}{words}")
+        refused(longmemeval.read, written(tmp_path, question), f"[0].{words}")
 
 
 @pytest.mark.parametrize(
     "place, value, words",
     [
-        (["question_id"], "a b", ["[0].question_id", "without spaces", "'a b'"]),
-        (["question_id"], "a/b", ["[0].question_id", "slashes", "'a/b'"]),
-        (["question_id"], "q2", ["[1].question_id", "occurs once", "'q2'"]),
-        (["question_type"], "single-hop", ["q1.question_type", "one of single-session-user", "'single-hop'"]),
-        (["answer"], None, ["q1.answer", "a text or a number", "no such key"]),
-        (["answer"], True, ["q1.answer", "a text or a number", "bool"]),
-        (["haystack_dates"], ["2023/05/20"], ["q1.haystack_session_ids", "as many entries", "2, 1 and 2"]),
-        (["haystack_session_ids"], ["a", "b", "c"], ["q1.haystack_session_ids", "as many entries", "3, 2 and 2"]),
-        (ROLE, "system", ["q1.haystack_sessions[0][1].role", "user or assistant", "'system'"]),
-        (CONTENT, "so \ud83d", ["q1.haystack_sessions[0][1].content", "a text in Unicode", r"'so \ud83d'"]),
-        (CONTENT, "\ude00\ud83d\ude00", ["q1.haystack_sessions[0][1].content", "half a surrogate pair"]),
-        (["question"], "\ud83d\ud83d\ude00?", ["q1.question: expected a text in Unicode"]),
+        (["question_id"], "a/b", ["[0].question_id", "should match pattern", "'a/b'"]),
+        (["question_type"], "single-hop", ["[0].question_type", "'single-session-user'", "'single-hop'"]),
+        (["answer"], True, ["[0].answer", "expected a valid string, found True"]),
+        (["haystack_dates"], ["2023/05/20"], ["q1", "as many haystack_session_ids,", "2, 1 and 2"]),
+        (ROLE, "system", ["[0].haystack_sessions[0][1].role", "expected 'user' or 'assistant', found 'system'"]),
+        (CONTENT, "so \ud83d", ["[0].haystack_sessions[0][1].content", "surrogates not allowed", r"'so \ud83d'"]),
+        (["question"], "\ud83d\ud83d\ude00?", ["[0].question: ", "surrogates not allowed"]),
     ],
 )
 def test_bad_field_is_named_with_file_and_question(tmp_path, place, value, words):
@@ -221,13 +214,11 @@ def test_bad_field_is_named_with_file_and_question(tmp_path, place, value, words
     "content, words",
     [
         (b"", ["complete JSON", "after 0 whole questions"]),
-        (b"[]", ["the whole file", "at least one question"]),
-        (b"{}", ["the whole file", "a list"]),
-        (b'"text"', ["the whole file", "a list"]),
-        (b"[7]", ["[0]", "an object", "int"]),
+        (b"[]", ["at least one question"]),
+        (b"{}", ["complete JSON, a list"]),
+        (b"[7]", ["[0]: ", "Question, found 7"]),
         (b"[{]", ["complete JSON"]),
         (b"[\xff]", ["complete JSON"]),
-        (b'[{"question_id": "\xff"}]', ["complete JSON"]),
     ],
 )
 def test_file_of_another_form_is_named(tmp_path, content, words):
@@ -236,17 +227,11 @@ def test_file_of_another_form_is_named(tmp_path, content, words):
     refused(longmemeval.read, path, *words)
 
 
-PIECES = st.sampled_from(["\ud83d", "\ude00", "\U0001f600", "a", "\\", '"', "\\ud83d"])
-
-
-@given(st.lists(PIECES).map("".join), st.integers(1, 9))
-@example("\\ud83d\ude00", 1)  # an escaped backslash in front of what then looks like the other half
-def test_half_a_surrogate_pair_is_found_wherever_the_file_is_divided(said, size):
-    halved = any("\ud800" <= one <= "\udfff" for one in json.loads(json.dumps(said)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(longmemeval, "_BUFFER", size)
-        found = longmemeval._halved(io.BytesIO(json.dumps([said, "\U0001f600"]).encode()))
-    assert found == halved
+@pytest.mark.parametrize("size", [1, 7, 100, 10_000])
+def test_a_file_is_read_alike_wherever_it_is_divided(tmp_path, monkeypatch, size):
+    whole = longmemeval.read(path := written(tmp_path, QUESTION, SECOND))
+    monkeypatch.setattr(longmemeval, "_BUFFER", size)
+    assert longmemeval.read(path) == whole
 
 
 @given(st.floats(0, 1, exclude_max=True))

@@ -2,14 +2,10 @@
 
 import os
 import sys
-from concurrent.futures import Future, wait
 from importlib import resources
-from threading import Thread
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import pooch
-import requests
 import yaml
 
 from earlib import paths
@@ -56,68 +52,21 @@ def obtain(name, file, folders, variable, timeout=5.0):
                     f"remove the file to download it again, or replace it with the one from {file.url}"
                 )
             return path
+    # pooch writes to a temporary file in the same folder, checks the hash, and only then renames it.
+    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=1 << 18, timeout=timeout)
+    pooch.get_logger().setLevel("WARNING")  # the line below replaces its own
     try:
-        return _download(name, file, folders[-1], timeout)
-    except OSError as error:
+        respect_proxies()
+        print(f"downloading {name} ({file.licence}) from {file.url}", file=sys.stderr)
+        pooch.retrieve(file.url, f"sha256:{file.sha256}", fname=name, path=folders[-1], downloader=downloader)
+        os.chmod(folders[-1] / name, 0o644)
+    except (OSError, ValueError) as error:  # of requests, of the disk, or for bytes with another checksum
         known = " or ".join(str(folder) for folder in folders)
         raise Unavailable(
             f"{name} cannot be had: {error}. Put the file from {file.url} (SHA-256 {file.sha256}) into {known}, "
             f"or name its folder in the environment variable {variable}"
         ) from error
-
-
-def _download(name, file, folder, timeout):
-    # pooch writes to a temporary file in the same folder, checks the hash, and only then renames it.
-    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=1 << 18, timeout=timeout)
-    pooch.get_logger().setLevel("WARNING")  # the line below replaces its own
-    respect_proxies("pysocks")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        in_time(lambda: requests.head(file.url, timeout=timeout).close(), timeout)
-        print(f"downloading {name} ({file.licence}) from {file.url}", file=sys.stderr)
-        pooch.retrieve(file.url, f"sha256:{file.sha256}", fname=name, path=folder, downloader=downloader)
-        os.chmod(folder / name, 0o644)
-    except (requests.RequestException, TimeoutError) as error:
-        raise Unavailable(_reason(error, urlsplit(file.url).hostname, timeout)) from error
-    except ValueError as error:
-        raise Unavailable(f"the bytes received do not have the SHA-256 {file.sha256}; nothing was kept") from error
-    except OSError as error:
-        raise Unavailable(f"cannot write to the folder {folder}: {error.strerror or error}") from error
-    return folder / name
-
-
-def in_time(call, seconds):
-    """Result of a call, or a TimeoutError.
-
-    The timeout of a connection covers neither name resolution nor a host with several addresses, hence a thread, which
-    is left behind.
-    """
-    answer = Future()
-
-    def ask():
-        try:
-            answer.set_result(call())
-        except Exception as error:
-            answer.set_exception(error)
-
-    Thread(target=ask, daemon=True).start()
-    if wait([answer], seconds).not_done:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    return answer.result()
-
-
-def _reason(error, host, timeout):
-    if isinstance(error, requests.HTTPError):
-        return f"{host} answered {error.response.status_code} {error.response.reason}"
-    if isinstance(error, requests.Timeout | TimeoutError):
-        return f"no answer from {host} within {timeout:g} s"
-    if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return f"the download from {host} broke off; nothing was kept"
-    if "timed out" in str(error):  # a stall in the body is reported as a plain ConnectionError
-        return f"{host} stopped sending for {timeout:g} s; nothing was kept"
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__
-    return f"no connection to {host} ({getattr(error, 'strerror', None) or error})"
+    return folders[-1] / name
 
 
 def main():

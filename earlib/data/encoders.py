@@ -91,7 +91,7 @@ def resolve(text):
 def _of_folder(name, folder):
     """The entry of the user's own encoder; the model is loaded once to find its width, which the cache keeps."""
     fields = folders.described(folder)
-    digest = folders.content(fields["weights"])
+    digest = cache.content_hash(fields["weights"])
     label = own.label(name) or name
     if own.place(name) and name not in (own.named(label, digest), f"{label}@{folder.name}"):
         raise ValueError(f"{folder}: changed since it was named {name}; run again")

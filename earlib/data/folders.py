@@ -1,24 +1,19 @@
 """The user's own encoder: the folder of a sentence-transformers model, or a model of the hub at a revision."""
 
 import re
-import sys
 from contextlib import suppress
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from earlib import paths
 from earlib.data import cache, model_files, own
+from earlib.data.fields import refusal
 
 HUB = re.compile(r"([\w.-]+/([\w.-]+))@([\w./-]+)")
-NEEDED = (
-    ("the description", (".Transformer", ".Pooling", ".Dense"), ("config.json",)),
-    ("the weights", (".Transformer", ".Dense"), ("*.safetensors", "*.bin")),
-    # without one, some of the library's tokenizers take every word for an unknown one
-    ("the tokenizer", (".Transformer",), ("tokenizer.json", "vocab.*", "*.model")),
-)
+# Without one of these, some tokenizers of the library take every word for an unknown one.
+VOCABULARY = ("tokenizer.json", "vocab.*", "*.model")
 PROMPTS = {"query_prompt": ("query",), "memory_prompt": ("document", "passage", "corpus")}
 UNREAD = ("*.md", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "onnx/*", "openvino/*", "*.ini", ".*", "*/.*")
 
@@ -52,12 +47,7 @@ def located(text):
             f"{text}: expected the folder of a sentence-transformers model, or OWNER/NAME@REVISION of the hub (the "
             "revision is the commit); there is no such folder"
         )
-    return own.named(label, content(described(folder)["weights"])), folder
-
-
-def content(files):
-    """SHA-256 (hex) of all files that a model is made of, each with its own."""
-    return cache.content_hash(files)
+    return own.named(label, cache.content_hash(described(folder)["weights"])), folder
 
 
 def described(folder):
@@ -68,16 +58,14 @@ def described(folder):
             f"{folder}: expected the folder of a sentence-transformers model, found no modules.json; "
             "`SentenceTransformer(...).save_pretrained(folder)` writes one"
         )
-    code = False
-    for kind, place in ((module.type, module.path) for module in modules):
-        if kind.endswith(".Router"):
+    code = "auto_map" in (_read(folder / "config.json", dict) or {})
+    for module in modules:
+        if module.type.endswith(".Router"):
             raise ValueError(f"{folder}: a Router, other modules for queries than for memories, cannot be used here")
-        code |= not kind.startswith("sentence_transformers.")
-        held = [file.name for file in (folder / place).glob("*") if file.is_file()]
-        for what, kinds, patterns in NEEDED:
-            if kind.endswith(kinds) and not any(fnmatch(name, pattern) for name in held for pattern in patterns):
-                raise ValueError(f"{folder / place}: expected {what} of the module {kind}: {' or '.join(patterns)}")
-    code |= "auto_map" in (_read(folder / "config.json", dict) or {})
+        code |= not module.type.startswith("sentence_transformers.")
+        held = [file.name for file in (folder / module.path).glob("*")]
+        if module.type.endswith(".Transformer") and not any(fnmatch(name, one) for name in held for one in VOCABULARY):
+            raise ValueError(f"{folder / module.path}: expected a tokenizer: {' or '.join(VOCABULARY)}")
     places = [folder, *(folder / module.path for module in modules)]  # a link to a folder is not looked into
     names = {file.relative_to(folder).as_posix() for at in places for file in at.rglob("*") if file.is_file()}
     return {
@@ -104,9 +92,7 @@ def _read(file, kind):
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the whole file"
-        raise ValueError(f"{file}: {place}: {first['msg']}, found {first['input']!r:.60}") from None
+        raise refusal(error, file) from None
 
 
 def _made_of(names):
@@ -121,16 +107,14 @@ def _published(model, revision):
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    snapshot = partial(snapshot_download, model, revision=revision)
     try:
         told = model_files.published(model, revision)
-        print(f"{model} at {told.sha}, from {constants.ENDPOINT}", file=sys.stderr)
         wanted = _made_of([file.rfilename for file in told.siblings])
-        return Path(snapshot(revision=told.sha, allow_patterns=wanted))
+        return Path(snapshot_download(model, revision=told.sha, allow_patterns=wanted))
     except Exception as error:  # the hub's client raises errors of several libraries
-        for beside in ((), ("*.bin",)):  # pickled weights were left out where there are others
-            with suppress(LocalEntryNotFoundError):
-                return Path(snapshot(local_files_only=True, ignore_patterns=[*UNREAD, *beside]))
+        with suppress(LocalEntryNotFoundError):  # pickled weights were left out where there are others
+            kept = {"local_files_only": True, "ignore_patterns": [*UNREAD, "*.bin"]}
+            return Path(snapshot_download(model, revision=revision, **kept))
         places = " or ".join(str(place / model.split("/")[1]) for place in paths.model_folders())
         raise ConnectionError(
             f"{model}@{revision}: not in {places}, and not to be had from {constants.ENDPOINT} "

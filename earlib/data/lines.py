@@ -1,48 +1,58 @@
 """The user's own dataset: a file with one JSON object a line, a memory or a question each (docs/own-data.md)."""
 
-import json
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Tag, TypeAdapter, ValidationError
 
-from earlib.core.config import near
+from earlib.core.config import Checked, near
 from earlib.data.benchmarks import ADVERSARIAL, FORMAT, Benchmark, Irregularity, Memory, Query, turn_text
-
-Text = Annotated[str, StringConstraints(pattern=r"\S")]
-Id = Text | int
+from earlib.data.fields import refusal
 
 
-class Line(BaseModel):
-    """A line; the descriptions of its fields are what an error expects."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    conversation: Id = Field("all", description="a text or a whole number that names its conversation")
+def _filled(text):
+    if not text.strip():
+        raise ValueError("expected a text that is not empty")
+    return text
 
 
-class MemoryLine(Line):
+def _as_text(value):
+    return str(value) if type(value) is int else value
+
+
+Text = Annotated[str, AfterValidator(_filled)]
+Id = Annotated[Text, BeforeValidator(_as_text)]
+
+
+class MemoryLine(Checked):
     """A turn of a conversation, or with `sources` an observation drawn from turns."""
 
-    memory: Text = Field(description="a text that is not empty")
-    id: Id = Field(description="a text or a whole number, once in a conversation")
-    session: Id = Field("", description="a text or a whole number")
-    date: str = Field("", description="a text")
-    speaker: str = Field("", description="a text")
-    sources: list[Id] = Field([], description="a list of ids of memories of the same conversation")
+    memory: Text
+    id: Id
+    conversation: Id = "all"
+    session: Id = ""
+    date: str = ""
+    speaker: str = ""
+    sources: list[Id] = []
 
 
-class QuestionLine(Line):
+class QuestionLine(Checked):
     """A question about a conversation."""
 
-    question: Text = Field(description="a text that is not empty")
-    answer: str | int | float = Field("", description="a text or a number")
-    evidence: list[Id] = Field([], description="a list of ids of memories of the same conversation")
-    category: Text = Field("question", description="a text that is not empty")
+    question: Text
+    conversation: Id = "all"
+    answer: str | int | float = ""
+    evidence: list[Id] = []
+    category: Text = "question"
 
 
-KINDS = {"memory": MemoryLine, "question": QuestionLine}
+def _kind(line):
+    kinds = [kind for kind in ("memory", "question") if isinstance(line, dict) and kind in line]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+KIND = Discriminator(_kind, custom_error_type="line", custom_error_message="expected either a memory or a question")
+LINE = TypeAdapter(Annotated[Annotated[MemoryLine, Tag("memory")] | Annotated[QuestionLine, Tag("question")], KIND])
 
 
 def read(path, dates=False):
@@ -62,109 +72,72 @@ def read(path, dates=False):
         For a line that is wrong by itself or beside the others; names file, line, field and what was expected.
     """
     path = Path(path)
-    lines = list(_lines(path))
-    memories = _memories(path, lines, dates)
-    turns = {name for name, memory in memories.items() if memory.store == "dialogue"}
-    scopes, asked, queries, audit = {memory.scope for memory in memories.values()}, set(), {}, []
-    for number, line in lines:
-        scope, field = str(line.conversation), "evidence" if isinstance(line, QuestionLine) else "sources"
-        named = [f"{scope}/{one}" for one in getattr(line, field)]
-        times = Counter(named)
-        for name, one in zip(named, getattr(line, field), strict=True):
-            if name not in turns:
-                expected = f"the id of a memory of conversation {scope!r} that has no sources itself"
-                raise _error(path, number, field, expected, one)
-            if times[name] > 1:
-                raise _error(path, number, field, "each id once", one)
-        if field == "sources":
-            continue
-        if scope not in scopes:
-            raise _error(path, number, "conversation", f"one with memories{near(scope, scopes)}", scope)
-        if (scope, line.question) in asked:
-            audit.append(Irregularity(f"line {number}", "repeated question", line.question, "both"))
-        asked.add((scope, line.question))
-        if not named:
-            audit.append(Irregularity(f"line {number}", "no evidence", "[]", "the question, without gold"))
-        name = f"{scope}/Q{number}"
-        queries[name] = Query(name, scope, line.question, str(line.answer), line.category, tuple(named))
-    for what, found in (("memory", memories), ("question", queries)):
+    lines = _lines(path)
+    said, asked = ([(n, line) for n, line in lines if isinstance(line, kind)] for kind in (MemoryLine, QuestionLine))
+    for what, found in (("memory", said), ("question", asked)):
         if not found:
             raise ValueError(f"{path}: expected at least one {what}, found none; {FORMAT}")
-    found = Benchmark(path.name, tuple(memories.values()), tuple(queries.values()), tuple(audit))
-    if not any(query.gold for query in found.asked):
+    memories = _memories(path, said, dates)
+    benchmark = Benchmark(path.name, memories, *_questions(path, asked, memories))
+    if not any(query.gold for query in benchmark.asked):
         expected = f"the evidence of at least one question that is not {ADVERSARIAL}"
         raise ValueError(f"{path}: expected {expected}, found none, so nothing could be scored; {FORMAT}")
-    return found
-
-
-def _memories(path, lines, dates):
-    """The memories among the lines, by id."""
-    memories = {}
-    for number, line in lines:
-        if isinstance(line, MemoryLine):
-            scope = str(line.conversation)
-            name, store = f"{scope}/{line.id}", "observation" if line.sources else "dialogue"
-            if name in memories:
-                raise _error(path, number, "id", "an id that occurs once in its conversation", line.id)
-            text = turn_text(line.speaker, line.memory, date=line.date if dates else None)
-            sources = tuple(f"{scope}/{one}" for one in line.sources)
-            memories[name] = Memory(name, scope, store, str(line.session), line.date, text, sources)
-    return memories
+    return benchmark
 
 
 def _lines(path):
     """Number and `MemoryLine` or `QuestionLine` of each line that is not blank."""
-    for number, raw in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        where = f"{path}: line {number}"
-        try:
-            text = raw.decode().strip()
-        except UnicodeDecodeError as error:
-            found = f"the byte 0x{raw[error.start]:02x}"
-            raise ValueError(f"{where}: expected UTF-8, found {found}; save the file as UTF-8") from None
-        if not text:
-            continue
-        content = _content(text, where)
-        kinds = [kind for key, kind in KINDS.items() if isinstance(content, dict) and key in content]
-        if len(kinds) != 1:
-            raise ValueError(f"{where}: expected an object with a memory or a question, found {text[:60]!r}")
-        try:
-            yield number, kinds[0].model_validate(content)
-        except ValidationError as error:
-            field, fields = error.errors()[0]["loc"][0], kinds[0].model_fields
-            if field not in fields:
-                expected = f"{', '.join(fields)} alone{near(field, fields)}"
-                raise ValueError(f"{where}: expected the fields {expected}, found {field!r}") from None
-            found = [content[field]] if field in content else []
-            raise _error(path, number, field, fields[field].description, *found) from None
-
-
-def _content(text, where):
-    """Content of a line, which could be written as JSON again; other parsers refuse what could not."""
     try:
-        content = json.loads(text, object_pairs_hook=_fields)
-        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
-        return content
-    except json.JSONDecodeError as error:
-        reason = f"{error.msg} at character {error.pos + 1}"
-    except UnicodeEncodeError as error:
-        reason = f"{error.object[error.start]!r} is a lone surrogate"
-    except RecursionError:
-        reason = "it is nested too deeply"
-    except ValueError as error:  # of a field that is repeated, a number that is not finite or too long
-        reason = str(error).partition(";")[0]
-    raise ValueError(f"{where}: expected one whole JSON object, found {text[:40]!r} ({reason})")
+        texts = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8, but {error}; save the file as UTF-8") from None
+    found = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            found += [(number, LINE.validate_json(text))] if text.strip() else []
+        except ValidationError as error:
+            raise refusal(error, f"{path}: line {number}") from None
+    return found
 
 
-def _fields(pairs):
-    """An object of JSON as a dict; a ValueError for a field that comes twice."""
-    fields = {}
-    for name, value in pairs:
-        if name in fields:
-            raise ValueError(f"the field {name!r} comes twice")
-        fields[name] = value
-    return fields
+def _memories(path, lines, dates):
+    memories = {}
+    for number, line in lines:
+        scope, name = line.conversation, f"{line.conversation}/{line.id}"
+        if name in memories:
+            raise ValueError(f"{path}: line {number}: id: expected to occur once in {scope!r}, found {line.id!r} again")
+        text = turn_text(line.speaker, line.memory, date=line.date if dates else None)
+        store, sources = "observation" if line.sources else "dialogue", tuple(f"{scope}/{id}" for id in line.sources)
+        memories[name] = Memory(name, scope, store, line.session, line.date, text, sources)
+    for number, line in lines:
+        _check(path, number, line.conversation, "sources", line.sources, memories)
+    return tuple(memories.values())
 
 
-def _error(path, number, field, expected, *found):
-    shown = json.dumps(*found, ensure_ascii=False)[:60] if found else "no such field"
-    return ValueError(f"{path}: line {number}: {field}: expected {expected}, found {shown}")
+def _questions(path, lines, memories):
+    """Queries, and what is odd about them."""
+    memories = {memory.id: memory for memory in memories}
+    scopes, before, queries, audit = {memory.scope for memory in memories.values()}, set(), [], []
+    for number, line in lines:
+        scope = line.conversation
+        if scope not in scopes:
+            expected = f"one with memories{near(scope, scopes)}"
+            raise ValueError(f"{path}: line {number}: conversation: expected {expected}, found {scope!r}")
+        _check(path, number, scope, "evidence", line.evidence, memories)
+        if (scope, line.question) in before:
+            audit.append(Irregularity(f"line {number}", "repeated question", line.question, "both"))
+        if not line.evidence:
+            audit.append(Irregularity(f"line {number}", "no evidence", "[]", "the question, without gold"))
+        before.add((scope, line.question))
+        gold = tuple(dict.fromkeys(f"{scope}/{id}" for id in line.evidence))
+        queries.append(Query(f"{scope}/Q{number}", scope, line.question, str(line.answer), line.category, gold))
+    return tuple(queries), tuple(audit)
+
+
+def _check(path, number, scope, field, ids, memories):
+    """Refuse ids that are not of turns of the conversation."""
+    for id in ids:
+        memory = memories.get(f"{scope}/{id}")
+        if memory is None or memory.sources:
+            expected = f"the id of a memory of conversation {scope!r} that has no sources itself"
+            raise ValueError(f"{path}: line {number}: {field}: expected {expected}, found {id!r}")

@@ -8,10 +8,13 @@ others (dial481/locomo-audit) reports 99 that are wrong enough to change scores,
 import json
 import re
 from pathlib import Path
+from typing import Annotated, Literal
 
-from earlib.data.benchmarks import ADVERSARIAL, Benchmark, Memory, Query, turn_text
+from pydantic import Strict
+
+from earlib.data.benchmarks import ADVERSARIAL, Benchmark, Irregularity, Memory, Query, turn_text
 from earlib.data.download import FILES, fetch
-from earlib.data.fields import Fields
+from earlib.data.fields import Answer, Part, Text, checked
 
 FILE = "locomo10.json"
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: ADVERSARIAL}
@@ -23,6 +26,33 @@ def load(captions=True, dates=False, file=FILE):
     Another `file` is the path of one in the same format, read as it is: with corrected labels, for instance.
     """
     return read(fetch(file) if file in FILES else file, captions, dates)
+
+
+class Turn(Part):
+    """A turn of a session."""
+
+    dia_id: Text
+    speaker: Text
+    text: Text
+    blip_caption: Text | None = None
+
+
+class Question(Part):
+    """A question; the dialogue does not answer an adversarial one without `answer`."""
+
+    question: Text
+    category: Literal[tuple(CATEGORIES)]
+    evidence: list[Text]
+    answer: Answer = ""
+
+
+class Sample(Part):
+    """A conversation; an observation is a pair of its text and the turns that it was drawn from."""
+
+    sample_id: Text
+    conversation: dict[str, object]  # `session_N`: a list of turns, and `session_N_date_time`
+    observation: dict[str, dict[Text, list[Annotated[tuple[Text, Text | list[Text]], Strict(False)]]]]
+    qa: list[Question]
 
 
 def read(path, captions=True, dates=False):
@@ -37,10 +67,10 @@ def read(path, captions=True, dates=False):
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: expected complete JSON, but {error}; get the file again") from error
     reader = _Reader(path, captions, dates)
-    for sample, place in reader.entries(reader.check(samples, list, "the whole file"), dict, ""):
-        reader.sample(sample, place)
+    for sample in checked(list[Sample], samples, path):
+        reader.sample(sample)
     name = "LoCoMo" if path.name == FILE else f"LoCoMo ({path.name})"
-    return Benchmark(name, tuple(reader.memories.values()), tuple(reader.queries), tuple(reader.audit))
+    return Benchmark(name, tuple(reader.memories), tuple(reader.queries), tuple(reader.audit))
 
 
 def parse_evidence(entry):
@@ -52,74 +82,63 @@ def parse_evidence(entry):
     return [f"D{int(session)}:{int(turn)}" for session, turn in re.findall(r"D:?([0-9]{1,9}):([0-9]{1,9})", entry)]
 
 
-class _Reader(Fields):
+class _Reader:
     """The samples read so far."""
 
     def __init__(self, path, captions, dates):
-        super().__init__(path)
-        self.captions, self.dates = captions, dates
-        self.memories, self.queries = {}, []
+        self.path, self.captions, self.dates = path, captions, dates
+        self.memories, self.turns, self.queries, self.audit = [], set(), [], []
 
-    def add(self, place, *fields):
-        memory = Memory(*fields)
-        self.require(memory.id not in self.memories, place, "an id that occurs once", memory.id)
-        self.memories[memory.id] = memory
+    def note(self, place, kind, found, kept):
+        self.audit.append(Irregularity(place, kind, found, kept))
 
-    def sample(self, sample, place):
-        (scope,) = self.take(sample, place, sample_id=str)
-        conversation, observation, questions = self.take(sample, scope, conversation=dict, observation=dict, qa=list)
+    def sample(self, sample):
+        scope, conversation = sample.sample_id, sample.conversation
         numbers = sorted(int(key[8:]) for key in conversation if re.fullmatch(r"session_[0-9]+", key))
-        dates = [self.session(scope, number, conversation) for number in numbers]
-        for number, date in zip(numbers, dates, strict=True):
-            self.observations(scope, number, date, observation)
-        for key in conversation:
+        dates = {number: self.session(scope, number, conversation) for number in numbers}
+        for number, date in dates.items():
+            self.observations(scope, number, date, sample.observation)
+        for key, date in conversation.items():
             dated = re.fullmatch(r"session_([0-9]+)_date_time", key)
-            if dated and int(dated[1]) not in numbers:
-                self.note(f"{scope} conversation.{key}", "date without session", conversation[key], "nothing")
-        self.questions(scope, questions)
+            if dated and int(dated[1]) not in dates:
+                self.note(f"{scope} conversation.{key}", "date without session", str(date), "nothing")
+        self.questions(scope, sample.qa)
 
     def session(self, scope, number, conversation):
         """Add the turns of a session; returns its date."""
-        place, key, date = f"{scope} conversation", f"session_{number}_date_time", ""
-        if key in conversation:
-            (date,) = self.take(conversation, place, **{key: str})
+        place, key = f"{scope} conversation.session_{number}", f"session_{number}"
+        date = checked(Text, conversation.get(f"{key}_date_time", ""), f"{self.path}: {place}_date_time")
         if not date:
-            self.note(f"{place}.session_{number}", "session without date", "", "an empty date")
-        (turns,) = self.take(conversation, place, **{f"session_{number}": list})
-        for turn, at in self.entries(turns, dict, f"{place}.session_{number}"):
-            name, speaker, text = self.take(turn, at, dia_id=str, speaker=str, text=str)
-            numbered = re.fullmatch(rf"D{number}:[1-9][0-9]*", name)
-            self.require(numbered, f"{at}.dia_id", f"D{number}: and the number of the turn", name)
-            caption = turn.get("blip_caption")
-            if caption is not None:
-                self.check(caption, str, f"{at}.blip_caption")
-            if not text.strip():
-                self.note(f"{at}.text", "empty turn", repr(text), "its caption" if caption else "the speaker's name")
-            text = turn_text(speaker, text, caption if self.captions else None, date if self.dates else None)
-            self.add(at, f"{scope}/{name}", scope, "dialogue", f"S{number}", date, text)
+            self.note(place, "session without date", "", "an empty date")
+        for at, turn in enumerate(checked(list[Turn], conversation[key], f"{self.path}: {place}")):
+            if not turn.text.strip():
+                kept = "its caption" if turn.blip_caption else "the speaker's name"
+                self.note(f"{place}[{at}].text", "empty turn", repr(turn.text), kept)
+            caption = turn.blip_caption if self.captions else None
+            text = turn_text(turn.speaker, turn.text, caption, date if self.dates else None)
+            name = f"{scope}/{turn.dia_id}"
+            self.memories.append(Memory(name, scope, "dialogue", f"S{number}", date, text))
+            self.turns.add(name)
         return date
 
     def observations(self, scope, number, date, observation):
-        key, place = f"session_{number}_observation", f"{scope} observation"
+        key = f"session_{number}_observation"
+        place = f"{scope} observation.{key}"
         if key not in observation:
-            self.note(f"{place}.{key}", "session without observations", "no such key", "none")
-            return
-        (spoken,) = self.take(observation, place, **{key: dict})
-        for speaker, pairs in spoken.items():
-            for index, (pair, at) in enumerate(self.entries(pairs, list, f"{place}.{key}.{speaker}")):
-                if len(pair) != 2:
-                    raise self.error(at, "a pair of a text and dialogue ids", f"{len(pair)} entries")
-                text = self.check(pair[0], str, f"{at}[0]")
-                sources = self.turns(scope, pair[1] if isinstance(pair[1], list) else [pair[1]], f"{at}[1]", "source")
-                name = f"{scope}/S{number}/O/{speaker}/{index}"
-                self.add(at, name, scope, "observation", f"S{number}", date, text, sources)
+            self.note(place, "session without observations", "no such key", "none")
+        for speaker, pairs in observation.get(key, {}).items():
+            for at, (text, named) in enumerate(pairs):
+                entries = named if isinstance(named, list) else [named]
+                sources = self.named(scope, entries, f"{place}.{speaker}[{at}][1]", "source")
+                name = f"{scope}/S{number}/O/{speaker}/{at}"
+                self.memories.append(Memory(name, scope, "observation", f"S{number}", date, text, sources))
 
-    def turns(self, scope, entries, place, kind):
+    def named(self, scope, entries, place, kind):
         """Ids of the turns that the entries name, each once; an entry that is not exactly one known id is noted."""
         kept = []
         for entry in entries:
-            names = parse_evidence(self.check(entry, str, place))
-            known = [name for name in names if f"{scope}/{name}" in self.memories]
+            names = parse_evidence(entry)
+            known = [name for name in names if f"{scope}/{name}" in self.turns]
             if names != [entry]:
                 self.note(place, f"malformed {kind}", entry, " ".join(known) or "nothing")
             elif not known:
@@ -133,16 +152,16 @@ class _Reader(Fields):
 
     def questions(self, scope, questions):
         first = {}  # number of the first question with a text
-        for number, (question, place) in enumerate(self.entries(questions, dict, f"{scope} qa")):
-            text, category, entries = self.take(question, place, question=str, category=int, evidence=list)
-            self.require(category in CATEGORIES, f"{place}.category", "a number from 1 to 5", category)
-            if not entries:
+        for number, question in enumerate(questions):
+            place, category = f"{scope} qa[{number}]", CATEGORIES[question.category]
+            if not question.evidence:
                 self.note(f"{place}.evidence", "no evidence", "[]", "the question, without gold")
-            gold = self.turns(scope, entries, f"{place}.evidence", "evidence")
-            earlier = first.setdefault(text, number)
+            gold = self.named(scope, question.evidence, f"{place}.evidence", "evidence")
+            earlier = first.setdefault(question.question, number)
             if earlier < number:
                 kind = "repeated question" if question == questions[earlier] else "question asked in two ways"
                 self.note(place, kind, f"as qa[{earlier}]", "both")
-            told = CATEGORIES[category] != ADVERSARIAL or "answer" in question  # else the dialogue does not say
-            answer = self.answer(question, place) if told else ""
-            self.queries.append(Query(f"{scope}/Q{number}", scope, text, answer, CATEGORIES[category], gold))
+            answer = str(question.answer)
+            if answer != question.answer:
+                self.note(f"{place}.answer", "answer is a number", answer, f"the text {answer!r}")
+            self.queries.append(Query(f"{scope}/Q{number}", scope, question.question, answer, category, gold))

@@ -5,16 +5,15 @@ repeated within a haystack is kept once. Irregular entries are listed in `Benchm
 by question, and equal texts are one object, so that it is never in memory whole.
 """
 
-import re
+import json
 from pathlib import Path
+from typing import Literal
 
-from earlib import extra
-from earlib.data.benchmarks import Benchmark, Memory, Query, turn_text
+from pydantic import Field
+
+from earlib.data.benchmarks import Benchmark, Irregularity, Memory, Query, turn_text
 from earlib.data.download import FILES, fetch
-from earlib.data.fields import Fields
-
-with extra("paper"):
-    import ijson
+from earlib.data.fields import Answer, Part, Text, checked
 
 FILE = "longmemeval_s_cleaned.json"
 ORIGINAL = "longmemeval_s.json"
@@ -24,9 +23,28 @@ ROLES = ("user", "assistant")
 ABSTENTION = "_abs"  # ends the id of a question that the haystack does not answer
 
 LISTS = ("haystack_session_ids", "haystack_dates", "haystack_sessions")
-_BUFFER = 1 << 20  # bytes read at a time
-# An escaped half of a surrogate pair without the other half, which the fast parser reads as "?".
-_HALF = re.compile(rb"\\u[dD](?:[89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w\\u[dD])[c-fC-F])")
+_BUFFER = 1 << 20  # characters read at a time
+
+
+class Turn(Part):
+    """A turn of a session."""
+
+    role: Literal[ROLES]
+    content: Text
+    has_answer: bool | None = None
+
+
+class Question(Part):
+    """A question and its haystack."""
+
+    question_id: Text = Field(pattern=r"^[^\s/]+$")
+    question_type: Literal[CATEGORIES]
+    question: Text
+    question_date: Text
+    answer: Answer
+    haystack_session_ids: list[Text]
+    haystack_dates: list[Text]
+    haystack_sessions: list[list[Turn]]
 
 
 def load(captions=True, dates=False, file=FILE):
@@ -46,55 +64,56 @@ def read(path, dates=False):
     """
     reader = _Reader(path, dates)
     try:
-        with open(path, "rb") as file:
-            start = file.read(_BUFFER).lstrip()
-            if start and not start.startswith(b"["):  # would be read as a list without questions
-                raise reader.error("the whole file", "a list", f"{start[:40].decode(errors='replace')!r}")
-            parser = ijson.get_backend("python") if _halved(file) else ijson
-            file.seek(0)
-            for number, question in enumerate(parser.items(file, "item", buf_size=_BUFFER, use_float=True)):
-                reader.question(reader.check(question, dict, f"[{number}]"), f"[{number}]")
-    except (ijson.JSONError, UnicodeDecodeError) as error:
-        line = " ".join(str(error).split("\n")[0].split())
-        found = f"after {len(reader.queries)} whole questions: {line}"
-        raise ValueError(f"{path}: expected complete JSON, but {found}; get the file again") from error
+        with open(path, encoding="utf-8") as file:
+            for number, question in enumerate(_entries(file)):
+                reader.question(checked(Question, question, f"{path}: [{number}]"), f"[{number}]")
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        found = f"after {len(reader.queries)} whole questions: {error}"
+        raise ValueError(f"{path}: expected complete JSON, a list, but {found}; get the file again") from error
     if not reader.queries:
-        raise reader.error("the whole file", "at least one question", "an empty list")
+        raise ValueError(f"{path}: expected at least one question, found an empty list")
     name = "LongMemEval_S" if Path(path).name == FILE else f"LongMemEval ({Path(path).name})"
     return Benchmark(name, tuple(reader.memories), tuple(reader.queries), tuple(reader.audit), shared_sessions=True)
 
 
-def _halved(file):
-    """Return True for a file with half a surrogate pair; only the slow parser keeps it, so that its place is named."""
-    file.seek(0)
-    rest = b""
-    while block := file.read(_BUFFER):
-        whole, _, rest = (rest + block).rpartition(b'"')  # neither a pair nor an escaped backslash contains it
-        if _HALF.search(whole.replace(rb"\\", b"//")):
-            return True
-    return False
+def _entries(file):
+    """Yield the entries of a list in a JSON file, which is read piece by piece."""
+    decoder, text = json.JSONDecoder(), file.read(_BUFFER).lstrip()
+    if not text.startswith("["):
+        raise json.JSONDecodeError("Expecting '['", text, 0)
+    text = text[1:].lstrip()
+    while not text.startswith("]"):
+        try:
+            entry, end = decoder.raw_decode(text)
+        except json.JSONDecodeError:  # the entry goes on behind what was read, or is wrong
+            more = file.read(max(_BUFFER, len(text)))
+            if not more:
+                raise
+            text = text.lstrip() + more
+        else:
+            yield entry
+            text = text[end:].lstrip(" \t\r\n,")
 
 
-class _Reader(Fields):
+class _Reader:
     """The questions read so far."""
 
     def __init__(self, path, dates):
-        super().__init__(path)
-        self.dates = dates
-        self.memories, self.queries, self.scopes = [], [], set()
+        self.path, self.dates = path, dates
+        self.memories, self.queries, self.audit = [], [], []
         self.texts = {}  # one object for all equal texts
 
+    def note(self, place, kind, found, kept):
+        self.audit.append(Irregularity(place, kind, found, kept))
+
+    def one(self, text):
+        return self.texts.setdefault(text, text)
+
     def question(self, question, place):
-        (scope,) = self.take(question, place, question_id=str)
-        at = f"{place}.question_id"
-        self.require(re.fullmatch(r"[^\s/]+", scope), at, "an id without spaces and slashes", scope)
-        self.require(scope not in self.scopes, at, "an id that occurs once", scope)
-        self.scopes.add(scope)
-        place = f"{place} {scope}"
-        (category,) = self.take(question, place, question_type=str)
-        self.require(category in CATEGORIES, f"{place}.question_type", f"one of {', '.join(CATEGORIES)}", category)
-        text, asked = self.take(question, place, question=str, question_date=str)
-        answer = self.answer(question, place)
+        scope, asked = question.question_id, question.question_date
+        place, answer = f"{place} {scope}", str(question.answer)
+        if answer != question.answer:
+            self.note(f"{place}.answer", "answer is a number", answer, f"the text {answer!r}")
         gold = self.haystack(scope, question, place)
         abstention = scope.endswith(ABSTENTION)
         if abstention:
@@ -102,23 +121,23 @@ class _Reader(Fields):
             gold = []
         elif not gold:
             self.note(place, "no turn marked", "no has_answer", "the question, without gold")
-        latest = max(question["haystack_dates"], default="")
+        latest = max(question.haystack_dates, default="")
         if asked < latest:  # year first, so that the order of texts is that of time
             self.note(f"{place}.question_date", "asked before the last session", f"{asked} < {latest}", "all sessions")
-        category = self.texts.setdefault(category, category)
-        self.queries.append(Query(scope, scope, text, answer, category, tuple(gold), asked, abstention))
+        category = self.one(question.question_type)
+        self.queries.append(Query(scope, scope, question.question, answer, category, tuple(gold), asked, abstention))
 
     def haystack(self, scope, question, place):
         """Add the memories of all sessions, each once; returns the ids of the marked turns."""
-        lists = self.take(question, place, **dict.fromkeys(LISTS, list))
+        lists = [getattr(question, key) for key in LISTS]
         if len({len(entries) for entries in lists}) > 1:
             lengths = "{}, {} and {} entries".format(*map(len, lists))
-            raise self.error(f"{place}.{LISTS[0]}", f"as many entries as in {' and '.join(LISTS[1:])}", lengths)
-        fields = zip(lists, (str, str, list), LISTS, strict=True)
-        checked = (self.entries(entries, kind, f"{place}.{key}") for entries, kind, key in fields)
+            raise ValueError(f"{self.path}: {place}: expected as many {', '.join(LISTS)}, found {lengths}")
         held, gold = {}, []
-        for (name, _), (date, _), (turns, at) in zip(*checked, strict=True):
-            said = self.turns(turns, at)
+        for number, (name, date, turns) in enumerate(zip(*lists, strict=True)):
+            at = f"{place}.haystack_sessions[{number}]"
+            said = [(turn.role, turn.content, bool(turn.has_answer)) for turn in turns]
+            self.note_empty(said, at)
             if said in held.get(name, ()):
                 self.note(at, "repeated session", name, "once")
                 continue
@@ -126,23 +145,16 @@ class _Reader(Fields):
             if len(held[name]) > 1:
                 first, name = name, f"{name}#{len(held[name])}"
                 self.note(at, "session of the same name with other turns", first, f"both, this one as {name}")
-            name, date = (self.texts.setdefault(text, text) for text in (name, date))
-            for number, (role, content, marked) in enumerate(said, start=1):
-                turn, text = f"{scope}/{name}:{number}", turn_text(role, content, None, date if self.dates else None)
-                self.memories.append(Memory(turn, scope, "dialogue", name, date, self.texts.setdefault(text, text)))
-                gold += [turn] * marked
+            name, date = self.one(name), self.one(date)
+            for turn, (role, content, marked) in enumerate(said, start=1):
+                id, text = f"{scope}/{name}:{turn}", turn_text(role, content, None, date if self.dates else None)
+                self.memories.append(Memory(id, scope, "dialogue", name, date, self.one(text)))
+                gold += [id] * marked
         return gold
 
-    def turns(self, turns, place):
-        """Role, content and mark of each turn."""
-        if not turns:
+    def note_empty(self, said, place):
+        if not said:
             self.note(place, "empty session", "[]", "nothing")
-        said = []
-        for turn, at in self.entries(turns, dict, place):
-            role, content = self.take(turn, at, role=str, content=str)
-            self.require(role in ROLES, f"{at}.role", " or ".join(ROLES), role)
+        for number, (_, content, _) in enumerate(said):
             if not content.strip():
-                self.note(f"{at}.content", "empty turn", repr(content), "the role")
-            marked = turn.get("has_answer")
-            said.append((role, content, marked is not None and self.check(marked, bool, f"{at}.has_answer")))
-        return said
+                self.note(f"{place}[{number}].content", "empty turn", repr(content), "the role")

@@ -3,7 +3,7 @@
 import importlib.util
 import re
 import sys
-from functools import partial
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import yaml
 
 from earlib import paths
 from earlib.data import own
+from earlib.data.proxies import respect_proxies
 
 PATIENCE = 5.0  # seconds until the publisher's first answer
 
@@ -95,34 +96,27 @@ def _complete(place, entry):
 
 def _at_hand(entry, places, code):
     """Folder of this machine that has a model's files; None if none has."""
-    found = next((place for place in places if _complete(place, entry)), None)
-    if found is None:
-        from huggingface_hub.errors import LocalEntryNotFoundError
-
-        try:
-            kept = Path(_snapshot(entry, code)(local_files_only=True))  # of an earlier download
-        except LocalEntryNotFoundError:
-            return None
-        found = kept if _complete(kept, entry) and (not code or any(kept.glob("*.py"))) else None
-    return found
+    with suppress(FileNotFoundError):  # where there is no earlier download
+        places = [*places, Path(_snapshot(entry, code, local_files_only=True))]
+    for place in places:
+        if _complete(place, entry) and (not code or any(place.glob("*.py"))):
+            return place
+    return None
 
 
-def _snapshot(entry, code):
+def _snapshot(entry, code, **options):
     from huggingface_hub import snapshot_download
 
     wanted = ["*.json", "*.txt", "*.model", *(name for name, _ in entry.weights), *(["*.py"] if code else [])]
-    return partial(snapshot_download, entry.model, revision=entry.revision, allow_patterns=wanted)
+    return snapshot_download(entry.model, revision=entry.revision, allow_patterns=wanted, **options)
 
 
 def published(model, revision, **about):
     """Ask the hub about a model at a revision, with patience and by the proxies of the environment."""
     from huggingface_hub import HfApi
 
-    from earlib.data.download import in_time
-    from earlib.data.proxies import respect_proxies
-
-    respect_proxies("socksio")
-    return in_time(lambda: HfApi().model_info(model, revision=revision, timeout=PATIENCE, **about), PATIENCE)
+    respect_proxies()
+    return HfApi().model_info(model, revision=revision, timeout=PATIENCE, **about)
 
 
 def _from_publisher(entry, places, code, size=False):
@@ -135,7 +129,7 @@ def _from_publisher(entry, places, code, size=False):
             weights = [name for name, _ in entry.weights]
             return sum(file.size or 0 for file in found.siblings or () if file.rfilename in weights)
         print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
-        return Path(_snapshot(entry, code)())
+        return Path(_snapshot(entry, code))
     except Exception as error:  # the hub's client raises errors of several libraries
         raise ConnectionError(
             f"{entry.name}: no files in {' or '.join(map(str, places)) or constants.HF_HUB_CACHE}, and {entry.model} "

@@ -1,29 +1,23 @@
 """The proxies that the environment names, for the clients of data, weights and language models."""
 
-import importlib.util
 import os
 from urllib.parse import urlsplit
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-MODULES = {"pysocks": "socks", "socksio": "socksio"}  # for SOCKS: of requests, and of the hub's and OpenAI's clients
 
 
-def respect_proxies(package=None):
+def respect_proxies(local=False):
     """Prepare a client for the proxies that the environment names, which HTTP libraries read themselves.
 
-    The loopback never goes through one. A ConnectionError for an address that is none, which a library would show with
-    its password, and for a SOCKS proxy without the `package` by which the client's library speaks to it. A client of
-    the loopback alone has no package, and no proxy is checked.
+    The loopback never goes through one. Unless the client is of the loopback alone, an address that is none, which a
+    library would show with its password, is a ConnectionError.
     """
     named = {name: os.environ[name] for name in os.environ if name.lower() in PROXIES and os.environ[name]}
-    for variable, address in named.items() if package else ():
-        if not _is_address(address):
+    for variable, address in named.items():
+        if not local and not _is_address(address):
             expected = "scheme://[user:password@]host:port, with special characters percent-encoded"
             raise ConnectionError(f"{variable}: expected {expected} (# is %23, / is %2F)")
-        scheme = address.partition(":")[0].lower()
-        if scheme.startswith("socks") and importlib.util.find_spec(MODULES[package]) is None:
-            raise ConnectionError(f"{variable} names a {scheme} proxy, which needs a package: pip install {package}")
     spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if named and spared.strip() != "*":
         hosts = [one.strip() for one in spared.split(",") if one.strip()]

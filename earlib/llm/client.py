@@ -282,7 +282,7 @@ class Client:
     def _access(self):
         """Return if the endpoint is on the loopback, the key, and a header with the login."""
         local = urlsplit(self.endpoint).hostname in LOOPBACK  # such a client reads no proxies at all
-        respect_proxies(None if local else "socksio")
+        respect_proxies(local)
         key, login = self._key.get_secret_value(), self._login.get_secret_value()
         if not key and self.endpoint == OPENAI:
             raise NoModel(f"api_key: {OPENAI} needs one, found none; set OPENAI_API_KEY")

@@ -63,7 +63,7 @@ class Server:
     """A model served by this process, by the name in `MODELS`; it ends with the process or by `stop`."""
 
     def __init__(self, name):
-        respect_proxies()
+        respect_proxies(local=True)
         self.name, self.address = name, address(name)
         self._process = self._turn = None
 
