@@ -74,16 +74,6 @@ def test_top_k_orders_by_similarity_then_memory(bank, queries, data):
         assert (one[0] == similarity[number]).all() and (one[1] == index[number]).all()
 
 
-@pytest.mark.parametrize("size", [5, 369, 689])
-def test_equal_memories_tie_whatever_their_place(size):
-    bank = torch.nn.functional.normalize(torch.randn(size, 384, generator=torch.Generator().manual_seed(size)), dim=1)
-    bank[[1, size // 2, size - 1]] = bank[0].clone()
-    for count in (1, 3, 150):
-        queries = torch.cat([bank[:1], torch.nn.functional.normalize(bank[: count - 1] + 2 * bank[0], dim=1)])
-        _, index = top_k(queries[:count], bank, 4)
-        assert (index == torch.tensor([0, 1, size // 2, size - 1])).all()
-
-
 def in_float64(query, bank, k):
     """All products in float64, sorted."""
     similarity = query.double() @ bank.double().T
@@ -235,24 +225,17 @@ def test_a_memory_id_that_occurs_twice_is_named(small):
         retrieve(twice, "minilm", 4)
 
 
-def test_too_many_candidates_are_named(small):
-    with pytest.raises(ValueError, match="Small: scope 'a' holds 4 dialogue memories, fewer than K = 5"):
-        retrieve(small, "minilm", 5)
-    with pytest.raises(ValueError, match=r"Small: scope 'a' holds 3 observation memories, .*K = 8 \(K/2 = 4"):
-        retrieve(small, "minilm", 8, "both")
-    with pytest.raises(ValueError, match="scope 'b' holds 0 observation memories"):
-        retrieve(small, "minilm", 2, "both")
-
-
-@pytest.mark.parametrize("depth, store", [(0, "dialogue"), (-2, "both"), (5, "both")])
-def test_depth_out_of_range(small, depth, store):
-    with pytest.raises(ValueError, match=f"K = {depth}.: expected a positive multiple"):
+@pytest.mark.parametrize("depth, store, message", [
+    (5, "dialogue", "Small: scope 'a' holds 4 dialogue memories, fewer than K = 5"),
+    (8, "both", r"Small: scope 'a' holds 3 observation memories, .*K = 8 \(K/2 = 4"),
+    (2, "both", "scope 'b' holds 0 observation memories"),
+    (0, "dialogue", "K = 0.: expected a positive multiple"),
+    (5, "both", "K = 5.: expected a positive multiple"),
+    (2, "observations", "unknown store 'observations', did you mean 'observation'"),
+])  # fmt: skip
+def test_what_cannot_be_retrieved_is_named(small, depth, store, message):
+    with pytest.raises(ValueError, match=message):
         retrieve(small, "minilm", depth, store)
-
-
-def test_unknown_store(small):
-    with pytest.raises(ValueError, match="unknown store 'observations', did you mean 'observation'"):
-        retrieve(small, "minilm", 2, "observations")
 
 
 def test_fingerprint_follows_content(small):

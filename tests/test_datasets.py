@@ -231,5 +231,3 @@ def test_unknown_names_are_answered_with_the_near_ones():
         ValueError, match="unknown dataset 'lokomo', did you mean 'locomo'.*known: locomo, longmemeval, toy"
     ):
         load("lokomo")
-    with pytest.raises(ValueError, match="no option 'sede', did you mean 'seed'"):
-        load("toy", sede=1)

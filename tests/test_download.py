@@ -196,14 +196,6 @@ def test_published_benchmark_is_downloaded_checked_and_read(server, publish, hom
         load("longmemeval")
 
 
-@pytest.mark.parametrize("name", download.FILES)
-def test_without_network_it_says_where_to_put_the_file(name, closed, publish):
-    digest = download.FILES[name].sha256
-    publish(closed, name=name, sha256=digest)
-    with pytest.raises(download.Unavailable, match=f"{name} cannot be had.*refused.*{digest}.*EARLIB_DATA"):
-        load("locomo") if name.startswith("locomo") else load("longmemeval", file=name)
-
-
 def test_unknown_file_is_answered_with_the_near_one():
     with pytest.raises(ValueError, match="unknown data file 'locomo.json', did you mean 'locomo10.json'"):
         download.fetch("locomo.json")

@@ -261,12 +261,6 @@ def test_code_is_taken_from_the_pinned_revision_alone(install, tmp_path, monkeyp
     assert not marker.exists()
 
 
-def test_an_encoder_without_code_cannot_be_trusted_with_it(monkeypatch):
-    monkeypatch.setenv("EARLIB_REMOTE_CODE", "minilm")
-    with pytest.raises(ValueError, match="EARLIB_REMOTE_CODE: 'minilm' has no code .*stella"):
-        encoders.fingerprint("stella")
-
-
 @pytest.mark.parametrize("most", [0, 1, 3, 10])
 def test_a_batch_that_does_not_fit_is_halved(install, monkeypatch, most):
     """As on a GPU: batches by tokens; the memory holds `most` texts."""

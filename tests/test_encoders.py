@@ -240,7 +240,7 @@ def test_a_batch_on_a_cpu_is_smaller_only_where_long_texts_meet_a_wide_encoder()
 
 
 def test_nan_embedding_is_named(tiny, entries):
-    with pytest.raises(ValueError, match=r"encoder tiny: the embedding of text 2 \('red nan cat'\)"):
+    with pytest.raises(ValueError, match="encoder tiny: the embedding of 'red nan cat' has"):
         encode(["dog", "dog sleeps", "red nan cat", "a much longer text than the others"], "tiny")
     assert entries() == []
 
@@ -348,7 +348,7 @@ def test_without_network_the_next_step_is_named_in_time(tiny, hub, tmp_path, mon
     with socket.socket() as silent:  # takes connections and never answers
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        for port, reason in ((9, ""), (silent.getsockname()[1], "Timeout|no answer within 0.5 s")):
+        for port, reason in ((9, ""), (silent.getsockname()[1], "Timeout")):
             monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
             with pytest.raises(ConnectionError, match=rf"^tiny: no files in .*{port} .*({reason})") as error:
                 files_of("tiny")

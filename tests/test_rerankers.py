@@ -188,7 +188,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_blocks(tiny, kept, monkeypatch,
 
 
 def test_a_score_that_is_no_number_is_named(tiny, kept):
-    with pytest.raises(ValueError, match=r"reranker tiny: the score of question 'red cat' and memory 'dog nan runs'"):
+    with pytest.raises(ValueError, match=r"reranker tiny: the score of \('red cat', 'dog nan runs'\)"):
         score([("red cat", "dog"), ("red cat", "dog nan runs"), ("red", "a much longer memory than that")], "tiny")
     assert kept() == []
 
@@ -206,12 +206,12 @@ def elsewhere(tiny, checkpoint, tmp_path, monkeypatch):
 
 def test_an_answer_of_several_tokens_is_refused(elsewhere):
     (elsewhere / "spiece.model").write_bytes(vocabulary([word for word in WORDS if word != "false"]))
-    with pytest.raises(ValueError, match=r"tiny: expected the answer 'false' to be one token, found \[.*'l', 's'.*\]"):
-        score(PAIRS, "tiny")
-    (elsewhere / "spiece.model").unlink()  # the library then makes a vocabulary of its own, without a word
-    rerankers._model.cache_clear()
-    with pytest.raises(ValueError, match="expected the answer 'true' to be one token"):
-        score(PAIRS, "tiny")
+    for vocabulary_left in (True, False):
+        if not vocabulary_left:  # the library then makes one of its own, without a word
+            (elsewhere / "spiece.model").unlink()
+            rerankers._model.cache_clear()
+        with pytest.raises(ValueError, match="tiny: expected each of true, false to be one token"):
+            score(PAIRS, "tiny")
 
 
 def test_bad_arguments(tiny):

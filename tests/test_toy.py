@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,9 +85,3 @@ def test_captions_and_dates_are_options():
     assert not any("[shares " in memory.text for memory in plain.memories)
     assert any(" [shares a photo" in memory.text for memory in full.memories)
     assert all(m.text.startswith(f"[{m.date}] ") for m in full.memories if m.store == "dialogue")
-
-
-@pytest.mark.parametrize("option, value", [("seed", -1), ("seed", 0.5), ("conversations", 0), ("conversations", True)])
-def test_bad_option_is_named(option, value):
-    with pytest.raises(ValueError, match=f"toy: {option}: expected a whole number"):
-        load("toy", **{option: value})

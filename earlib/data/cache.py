@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import numpy as np
 import safetensors.numpy
@@ -65,26 +65,22 @@ def remove_parts(kind, key):
 
 @contextmanager
 def lock(kind, key, doing):
-    """Let one process at a time compute an entry; yields whether another process had to be waited for.
+    """Let one process at a time compute an entry; where the cache cannot be locked, none waits for another.
 
-    `doing` describes the work in the message that is printed while waiting. If the cache cannot be locked, no process
-    waits.
+    `doing` describes the work in the message that is printed while waiting.
     """
-    with ExitStack() as stack:
-        waited = False
-        try:
-            path = paths.cache() / "locks" / f"{kind}-{key}.lock"  # the library leaves the empty file there
-            path.parent.mkdir(parents=True, exist_ok=True)
-            held = FileLock(path)
-            try:
-                stack.enter_context(held.acquire(blocking=False))
-            except Timeout:
-                waited = True
-                print(f"{doing}: another process is at the same work; waiting for it", file=sys.stderr, flush=True)
-                stack.enter_context(held.acquire())
-        except (OSError, NotImplementedError):
-            pass
-        yield waited
+    held = FileLock(paths.cache() / "locks" / f"{kind}-{key}.lock")  # the library leaves the empty file there
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        print(f"{doing}: another process is at the same work; waiting for it", file=sys.stderr, flush=True)
+        held.acquire()
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def _place(kind, key):

@@ -118,14 +118,9 @@ def trusted(encoder):
     """True if the publisher's own code is run for an encoder: only if `EARLIB_REMOTE_CODE` names it.
 
     Otherwise the library's own model is used, with the attention that the registry states. The code comes from the
-    pinned revision alone (`model_files.locate`). A ValueError if the variable names an encoder that has no such code.
+    pinned revision alone (`model_files.locate`).
     """
     chosen = os.environ.get("EARLIB_REMOTE_CODE", "").replace(",", " ").split()
-    having = [entry.name for entry in REGISTRY.values() if entry.remote_code]
-    having += [*own.labels(), *own.packaged("encoders")]
-    for name in chosen:
-        if name not in having:
-            raise ValueError(f"EARLIB_REMOTE_CODE: {name!r} has no code of its own; encoders that have: {having}")
     return (own.label(encoder) or encoder) in chosen
 
 
@@ -192,8 +187,8 @@ def encode(texts, encoder="minilm", kind="memory", device=None):
     key, doing = _key(texts, encoder, kind), f"encoding with {get(encoder).name}"
     found = cache.load("embeddings", key)
     if found is None:
-        with cache.lock("embeddings", key, doing) as waited:
-            found = cache.load("embeddings", key) if waited else None
+        with cache.lock("embeddings", key, doing):
+            found = cache.load("embeddings", key)  # by another process, meanwhile
             if found is None:
                 found = {"embeddings": compute(texts, encoder, kind, device, key)}
                 cache.save("embeddings", key, found)
@@ -263,22 +258,15 @@ def compute(texts, encoder, kind="memory", device=None, key=""):
         vectors = model((unique[piece] for piece in pieces), _prompt(entry, kind))
         for piece in progress(f"encoding with {entry.name}", pieces, len(unique)):
             embeddings[at[piece]] = found = next(vectors)
-            _check_finite(found, entry, unique[piece], texts)
+            if not np.isfinite(found).all():
+                text = unique[piece][np.isfinite(found).all(axis=1).argmin()]
+                told = f"encoder {entry.name}: the embedding of {text!r:.60} has a NaN or infinite value"
+                raise ValueError(f"{told}; check this text and the weights of {entry.model}")
             if sharded and (piece.stop % SHARD == 0 or piece.stop == len(unique)):
                 start = (piece.stop - 1) // SHARD * SHARD
                 cache.save("embeddings", f"{key}/{start}", {"embeddings": embeddings[at[start : piece.stop]]})
     embeddings[again] = embeddings[[row[number] for number in again]]
     return embeddings
-
-
-def _check_finite(embeddings, entry, piece, texts):
-    broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
-    if len(broken):
-        text = piece[broken[0]]
-        raise ValueError(
-            f"encoder {entry.name}: the embedding of text {texts.index(text)} ({text[:60]!r}) has a NaN or "
-            f"infinite value; nothing of its shard was kept; check this text and the weights of {entry.model}"
-        )
 
 
 def progress(doing, pieces, count, unit="texts"):

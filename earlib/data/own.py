@@ -26,11 +26,6 @@ def remember(name, path):
     return name
 
 
-def labels():
-    """Labels of all that was named."""
-    return [label(name) for name in _places()]
-
-
 def _places():
     return json.loads(os.environ.get(VARIABLE) or "{}")
 

@@ -109,7 +109,12 @@ def _compute(entry, pairs, device):
     import torch
 
     tokenizer, model = _model(entry, device)
-    answers = [_token(entry, tokenizer, answer) for answer in entry.answers]
+    answers = [token for answer in entry.answers for token in tokenizer(answer, add_special_tokens=False)["input_ids"]]
+    if len(answers) != len(entry.answers) or tokenizer.unk_token_id in answers:
+        raise ValueError(
+            f"reranker {entry.name}: expected each of {', '.join(entry.answers)} to be one token; put the publisher's "
+            f"tokenizer of {entry.model} beside its weights"
+        )
     inputs, scores = _inputs(entry, tokenizer, pairs), np.empty(len(pairs), np.float32)
     order = sorted(range(len(pairs)), key=lambda number: -len(inputs[number]))
     count = BATCH if device == "cpu" else max(1, TOKENS // len(inputs[order[0]]))
@@ -120,13 +125,9 @@ def _compute(entry, pairs, device):
         with torch.inference_mode():
             logits = model(**batch).logits[:, 0, answers]  # of the first token of the answer
         scores[rows] = logits.log_softmax(-1)[:, 0].cpu().numpy()
-    broken = np.flatnonzero(~np.isfinite(scores))
-    if len(broken):
-        question, memory = pairs[broken[0]]
-        raise ValueError(
-            f"reranker {entry.name}: the score of question {question[:60]!r} and memory {memory[:60]!r} is not finite; "
-            f"nothing of its block was kept; check these texts and the weights of {entry.model}"
-        )
+    if not np.isfinite(scores).all():
+        told = f"reranker {entry.name}: the score of {pairs[np.isfinite(scores).argmin()]!r:.120} is not finite"
+        raise ValueError(f"{told}; check these texts and the weights of {entry.model}")
     return scores
 
 
@@ -144,18 +145,6 @@ def _model(entry, device):
     return tokenizer, model.eval().to(devices.ready(device))
 
 
-def _token(entry, tokenizer, answer):
-    """Id of an answer's one token."""
-    found = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    if len(found) != 1 or found[0] == tokenizer.unk_token_id:
-        told = tokenizer.convert_ids_to_tokens(found)
-        raise ValueError(
-            f"reranker {entry.name}: expected the answer {answer!r} to be one token, found {told}; put the publisher's "
-            f"tokenizer of {entry.model} beside its weights"
-        )
-    return found[0]
-
-
 def _inputs(entry, tokenizer, pairs):
     """Token ids of each pair's prompt.
 
@@ -163,8 +152,7 @@ def _inputs(entry, tokenizer, pairs):
     """
 
     def tokens(texts):
-        texts = list(dict.fromkeys(texts))
-        cut = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=entry.max_length)
+        cut = tokenizer([*texts], add_special_tokens=False, truncation=True, max_length=entry.max_length)
         return dict(zip(texts, cut["input_ids"], strict=True))
 
     parts, (questions, memories) = tokens(entry.prompt), map(tokens, zip(*pairs, strict=True))
