@@ -1,7 +1,5 @@
 """Banks in files: exact search as in memory, whatever the blocks; an index; adapters folded in or applied."""
 
-import os
-
 import faiss
 import numpy as np
 import pytest
@@ -90,82 +88,6 @@ def test_a_bank_is_a_numpy_file(path):
     bank = write(path, rows)
     assert np.array_equal(np.load(path, allow_pickle=False), rows.half().numpy())
     assert (len(bank), bank.dimension) == (30, 48) and [file.name for file in path.parent.iterdir()] == ["bank.npy"]
-
-
-@pytest.mark.parametrize("k", [0, 31])
-def test_k_out_of_range(path, k):
-    bank = write(path, unit(30))
-    for searched in (bank, banks.build_index(bank, unit(2))):
-        with pytest.raises(ValueError, match=f"k = {k}: expected 1 to 30"):
-            searched.search(unit(1)[0], k)
-
-
-def test_queries_that_cannot_be_asked(path):
-    bank = write(path, unit(30))
-    for searched in (bank, banks.build_index(bank, unit(2))):
-        with pytest.raises(ValueError, match="expected queries of 48 dimensions, got 47"):
-            searched.search(unit(1, width=47), 3)
-        with pytest.raises(ValueError, match="bank.npy: the embedding of a query is not finite"):
-            searched.search(unit(2) * torch.inf, 3)
-
-
-# -- files that are not whole ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("left", [20, 0.5, -1])
-def test_a_file_cut_short_is_named(path, left):
-    write(path, unit(30))
-    size = path.stat().st_size
-    os.truncate(path, left if left > 1 else int(left * size) if left > 0 else size + left)
-    with pytest.raises(ValueError, match=r"bank.npy: not a whole bank \(.*\); write the bank anew"):
-        Bank(path)
-
-
-def test_a_file_of_another_kind_is_named(path):
-    for wrong in (np.ones(5, np.float16), np.ones((5, 2), int), np.ones((5, 2), np.float16, order="F")):
-        np.save(path, wrong)
-        with pytest.raises(ValueError, match="bank.npy: expected rows of float16, found"):
-            Bank(path)
-    np.save(path, np.array([{}], object), allow_pickle=True)
-    with pytest.raises(ValueError, match="bank.npy: not a whole bank .*Python objects"):
-        Bank(path)
-    path.write_text("text")
-    with pytest.raises(ValueError, match="bank.npy: not a whole bank"):
-        Bank(path)
-
-
-def broken(rows):
-    yield rows[:10]
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("blocks", "error", "message"),
-    [
-        (lambda rows: broken(rows), KeyboardInterrupt, None),
-        (lambda rows: [rows[:20]], ValueError, "expected 30 memories, got 20"),
-        (lambda rows: [rows, rows[:1]], ValueError, "expected 30 memories, got 31"),
-        (lambda rows: [rows[:, :40]], ValueError, r"expected 48 dimensions, got a block of shape \(30, 40\)"),
-        (lambda rows: [rows[:10], rows[10:] * np.float32(1e9)], ValueError, "memory 10 is not finite"),
-        (lambda rows: [rows + np.float32(np.nan)], ValueError, "memory 0 is not finite"),
-    ],
-)
-def test_an_interrupted_write_leaves_no_half_bank(path, blocks, error, message):
-    rows = unit(30).numpy()
-    with pytest.raises(error, match=message):
-        banks.write_bank(path, blocks(rows), 30, 48)
-    assert list(path.parent.iterdir()) == []
-    write(path, unit(5))
-    before = path.read_bytes()
-    with pytest.raises(error, match=message):
-        banks.write_bank(path, blocks(rows), 30, 48)
-    assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["bank.npy"]
-
-
-def test_a_bank_too_large_for_the_disk_is_refused_at_once(path):
-    with pytest.raises(OSError, match=r"bank.npy: a bank of this size needs 768000000.0 GB, .* GB are free"):
-        banks.write_bank(path, broken(unit(30)), 10**15, 384)
-    assert list(path.parent.iterdir()) == []
 
 
 # -- the index ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 import torch
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,12 +75,6 @@ def test_memories_and_queries_share_no_sentence_and_no_long_run_of_words(diagnos
         assert not runs(query, LONG) & runs(memory, LONG), (query, memory)
 
 
-def test_the_check_of_shared_words_would_find_a_paraphrase():
-    query = "At what time is Leo's party happening on 8th March 2025?"
-    assert runs(query, LONG) & runs("Ann: You ask at what time is Leo's party, and I say seven.", LONG)
-    assert sentences(query) & sentences("Ann: Hm. At what time is Leo's party happening on 8th March 2025?")
-
-
 def test_no_memory_is_taken_from_locomo(diagnostic):
     try:
         theirs = benchmarks.load("locomo").memories
@@ -89,25 +82,6 @@ def test_no_memory_is_taken_from_locomo(diagnostic):
         pytest.skip("no locomo10.json; set EARLIB_DATA to its folder")
     known = set().union(*(runs(memory.text, 7) for memory in theirs))
     assert [memory for memory in diagnostic.memories if runs(memory, 7) & known] == []
-
-
-@pytest.mark.parametrize(
-    "change, named",
-    [
-        (lambda content: content["gold"].pop(3), r"gold\.3: expected ids of episodic memories, found \[\]"),
-        (lambda content: content["gold"].update({9: ["s2", "s99"]}), r"gold\.9.*'s99'.*strengths"),
-        (lambda content: content["gold"].update({1: ["s1"]}), r"gold\.1: expected ids of episodic memories"),
-        (lambda content: content["memories"][0].update(store="epsodic"), "memories: expected .* episodic or semantic"),
-        (lambda content: content["memories"].append(content["memories"][0]), "memories: expected ids that occur once"),
-    ],
-)
-def test_a_file_that_is_not_sound_is_refused(tmp_path, change, named):
-    content = yaml.safe_load(geometry.DIAGNOSTIC.read_text())
-    change(content)
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(content))
-    with pytest.raises(ValueError, match=f"mine.yaml: {named}"):
-        geometry.load_diagnostic(path)
 
 
 def test_the_fingerprint_sees_every_change(diagnostic):

@@ -1,7 +1,5 @@
 """Latency: banks that leave nothing behind, the same results from file and memory, and rows that say what was timed."""
 
-import resource
-
 import numpy as np
 import pytest
 import torch
@@ -28,26 +26,6 @@ def test_a_stored_bank_is_mapped_as_written_and_has_no_name(cache):
         assert (bank(40) == torch.from_numpy(blocks[0])).all()
         assert list(cache.iterdir()) == []
     assert list(cache.iterdir()) == []
-
-
-def test_a_bank_that_does_not_fit_the_disk_is_refused(cache):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
-    try:
-        with (
-            pytest.raises(OSError, match=r"cannot write a bank into .*cache: .*; .*ask for fewer memories"),
-            latency.stored(latency.random_unit(2**10, 64, "memories"), 64),
-        ):
-            pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert list(cache.iterdir()) == []
-
-
-def test_a_cache_that_is_no_folder_is_named(cache):
-    cache.write_text("a file")
-    with pytest.raises(OSError, match="cannot write a bank into .*EARLIB_CACHE"), latency.stored([], 4):
-        pass
 
 
 def test_random_banks_are_unit_vectors_and_begin_alike(monkeypatch):
@@ -95,14 +73,9 @@ def test_a_smaller_random_bank_is_the_first_part_of_the_larger(cache):
     assert list(cache.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("memories", "message"),
-    [([100, 19], "memories: expected at least K = 20 in every bank, got 19"),
-     ([2 * 10**6], "memories: expected at most 1,398,101 of 768 dimensions .*, got 2,000,000; ask for fewer")],
-)  # fmt: skip
-def test_sizes_that_cannot_be_are_refused(memories, message):
-    with pytest.raises(ValueError, match=message):
-        next(latency.time_random(memories, 768, 1, METHODS))
+def test_a_bank_of_more_than_4_GiB_is_refused():
+    with pytest.raises(ValueError, match="memories: expected at most 1,398,101 of 768 dimensions .*, got 2,000,000"):
+        next(latency.time_random([2 * 10**6], 768, 1, METHODS))
 
 
 def test_rows_say_what_was_timed():

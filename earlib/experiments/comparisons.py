@@ -40,8 +40,7 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
             reason = "a seed evaluates no question with gold memories"
             made.append(_dash(setting, variant, measure, reason, **keys))
             continue
-        row = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-        row |= {"metric": measure, **keys} | summary(values[number], queries, scopes, scale)
+        row = _about(setting, variant, measure, **keys) | summary(values[number], queries, scopes, scale)
         if baseline is not None:
             gap = difference(values[number], baseline[number], queries, scopes, scale, tested)
             row |= {"difference": gap["measured"], "difference_low": gap["low"], "difference_high": gap["high"]}
@@ -50,9 +49,13 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
     return made
 
 
-def _dash(setting, variant, measure, reason, **keys):
+def _about(setting, variant, measure, **keys):
     about = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-    return {**about, "metric": measure, **keys, "measured": None, "reason": reason}
+    return {**about, "metric": measure, **keys}
+
+
+def _dash(setting, variant, measure, reason, **keys):
+    return _about(setting, variant, measure, **keys) | {"measured": None, "reason": reason}
 
 
 def _unsplittable(setting):

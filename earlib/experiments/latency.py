@@ -10,7 +10,7 @@ import platform
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -53,18 +53,12 @@ def stored(blocks, dimension):
 
     With `mapped=False` it is a copy in memory.
     """
-    with ExitStack() as stack:
-        try:
-            paths.cache().mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(tempfile.TemporaryFile(dir=paths.cache()))
-            for block in blocks:
-                file.write(np.ascontiguousarray(block, np.float32))
-            file.flush()
-            os.fsync(file.fileno())  # so that writing does not go on while reading is timed
-        except OSError as error:
-            next_step = "free the disk, set EARLIB_CACHE to another folder, or ask for fewer memories"
-            problem = f"cannot write a bank into {paths.cache()}: {error.strerror}"
-            raise OSError(error.errno, f"{problem}; {next_step}") from error
+    paths.cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=paths.cache()) as file:
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, np.float32))
+        file.flush()
+        os.fsync(file.fileno())  # so that writing does not go on while reading is timed
 
         def opened(count, mapped=True):
             if mapped:  # copy on write: torch warns of read-only memory, though it only reads here
@@ -206,14 +200,12 @@ def time_random(memories, dimension, queries, names):
     Parameters
     ----------
     memories : sequence of int
-        Sizes of the bank, at most 4 GiB and at least K; otherwise a ValueError.
+        Sizes of the bank, at least K; a ValueError beyond 4 GiB.
     dimension, queries : int
         d, and the number of random queries for each bank.
     names : sequence of str
         As in `time_questions`.
     """
-    if min(memories) < Config().depth:
-        raise ValueError(f"memories: expected at least K = {Config().depth} in every bank, got {min(memories)}")
     if 4 * max(memories) * dimension > LARGEST:
         most = f"expected at most {LARGEST // (4 * dimension):,} of {dimension} dimensions (4 GiB of disk)"
         raise ValueError(f"memories: {most}, got {max(memories):,}; ask for fewer")
