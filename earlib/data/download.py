@@ -57,9 +57,9 @@ def obtain(name, file, folders, variable, timeout=5.0):
     pooch.get_logger().setLevel("WARNING")  # the line below replaces its own
     try:
         respect_proxies()
-        print(f"downloading {name} ({file.licence}) from {file.url}", file=sys.stderr)
         pooch.retrieve(file.url, f"sha256:{file.sha256}", fname=name, path=folders[-1], downloader=downloader)
         os.chmod(folders[-1] / name, 0o644)
+        print(f"downloaded {name} ({file.licence}) from {file.url}", file=sys.stderr)
     except (OSError, ValueError) as error:  # of requests, of the disk, or for bytes with another checksum
         known = " or ".join(str(folder) for folder in folders)
         raise Unavailable(
