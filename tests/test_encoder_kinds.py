@@ -268,12 +268,13 @@ def test_a_batch_that_does_not_fit_is_halved(install, monkeypatch, most):
     texts = [f"cat {'dog ' * (number % 11)}{WORDS[number % 7]}" for number in range(40)]
     expected = encoders.encode(texts, "contriever")
     model = embedding.Embedder(at.entry)
-    sizes, forward = [], model._forward
+    asked, fitted, forward = [], [], model._forward
 
     def small(tokens):
-        sizes.append(len(tokens))
+        asked.append(len(tokens))
         if len(tokens) > most:
             raise torch.OutOfMemoryError("out of memory")
+        fitted.append(len(tokens))
         return forward(tokens)
 
     monkeypatch.setattr(model, "_forward", small)
@@ -284,7 +285,7 @@ def test_a_batch_that_does_not_fit_is_halved(install, monkeypatch, most):
         return
     (found,) = model([texts], "")
     np.testing.assert_allclose(found, expected, atol=2e-5)
-    assert sizes[0] == 40 and max(sizes[-3:]) <= most
+    assert asked[0] == 40 and sum(fitted) == 40 and model.tokens < embedding.TOKENS
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_finished_shards(install, tmp_path, monkeypatch, capsys):

@@ -108,7 +108,7 @@ class Embedder:
         torch.set_num_threads(1)
         try:
             with ThreadPoolExecutor(int(os.environ.get("EARLIB_ENCODING_THREADS") or threads)) as pool:
-                return list(pool.map(self._forward, batches))
+                return list(pool.map(self._fitting, batches))
         finally:
             torch.set_num_threads(threads)
 
@@ -122,7 +122,7 @@ class Embedder:
             half, longest = len(tokens) // 2, len(tokens[0])
             if not half:
                 raise self._too_long(f"one text of {longest:,} tokens") from error
-            self.tokens = half * longest
+            self.tokens = min(self.tokens, half * longest)
         torch.cuda.empty_cache()  # not before the error is gone, which holds the batch's tensors
         return torch.cat([self._fitting(tokens[:half]), self._fitting(tokens[half:])])
 
