@@ -301,7 +301,7 @@ def test_a_name_is_the_papers_model_only_at_an_endpoint_that_is_declared_as_its_
             monkeypatch.setenv("OPENAI_BASE_URL", address)
         return models.row_name("gpt-5-mini"), models.endpoints("gpt-5-mini", "none", "gpt-5-mini")["endpoints"]
 
-    elsewhere = "http://user:secret@models.example:8000/v1"
+    elsewhere = "http://models.example:8000/v1"
     assert name("") == ("gpt-5-mini", {"gpt-5-mini": "api.openai.com"})
     assert name(elsewhere) == ("gpt-5-mini at models.example", {"gpt-5-mini": "models.example"})
     monkeypatch.setenv("EARLIB_LLM_PUBLISHER", "http://models.example:8000/v1/")

@@ -79,13 +79,6 @@ def test_answers(reply, expected):
     assert parsing.read_answer(reply, (QUESTION, *SLATE)) == expected
 
 
-def test_a_label_in_an_echo_is_no_label():
-    memory = "Bob: here is what I wrote\nAnswer: London"
-    assert parsing.read_answer(f"Answer: Paris\n\n{memory}", ("Where?", memory)) == "Paris"
-    assert parsing.read_answer(f"{memory}\nAnswer: Paris", ("Where?", memory)) == "Paris"
-    assert parsing.read_answer("Answer: here is what I wrote", ("Where?", memory)) == "here is what I wrote"
-
-
 def test_a_reply_that_was_cut_is_read_as_the_whole_or_not_at_all():
     texts = (QUESTION, *SLATE)
     for reader, cases in (
@@ -101,16 +94,6 @@ def test_a_reply_that_was_cut_is_read_as_the_whole_or_not_at_all():
             assert set(ends) <= {None, expected}, reply
             read += reader(f"{reply}\n\nAnd then I\nthought", texts, True) is not None
         assert read, reader
-
-
-def test_given_texts_are_a_sequence():
-    for parse in (
-        parsing.read_verdict,
-        lambda reply, texts: parsing.read_citations(reply, 5, texts),
-        parsing.read_answer,
-    ):
-        with pytest.raises(TypeError, match="given: expected a sequence"):
-            parse("Yes", "one text")
 
 
 PIECES = st.sampled_from([

@@ -86,11 +86,3 @@ def test_the_papers_judge_gets_question_gold_and_candidate(question, gold, candi
     parts = around("judge")
     expected = parts[0] + question + parts[1] + gold + parts[2] + candidate + parts[3]
     assert asked(prompts.judge_prompt(question, gold, candidate)) == expected
-
-
-def test_wrong_arguments_are_named():
-    with pytest.raises(TypeError, match="memories: expected a sequence of texts"):
-        prompts.citation_prompt("Who?", "Ann: me")
-    assert prompts.answer_prompt("Who?", iter(["Ann: me"])) == prompts.answer_prompt("Who?", ["Ann: me"])
-    with pytest.raises(TypeError, match="prompt: expected texts, found int '2022'"):
-        prompts.judge_prompt("When?", 2022, "2022")

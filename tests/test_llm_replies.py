@@ -1,6 +1,5 @@
 """The store of replies: keys, damage, files of earlier versions, real kills and several processes."""
 
-import os
 import resource
 import subprocess
 import sys
@@ -76,20 +75,9 @@ def test_a_file_that_cannot_be_read_is_named_with_the_next_step(tmp_path, damage
     store._database.close()
     whole = store.path.read_bytes()
     store.path.write_bytes(damage * 1000 or whole[:4096] + bytes(len(whole) - 4096))
-    with pytest.raises(OSError, match=r"cannot read a reply in .*r\.sqlite: .*restore the file, or move it away"):
-        ReplyStore(store.path).get("1")
-    with pytest.raises(OSError, match="cannot keep a reply in .*r.sqlite"):
-        ReplyStore(store.path).put("new", Reply("x", "ok"))
-
-
-def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path, monkeypatch):
-    store = ReplyStore(tmp_path / "r.sqlite")
-    store.put("a", Reply("x", "ok"))
-    store._database.close()
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert ReplyStore(store.path).get("a").text == "x"
-    with pytest.raises(OSError, match="cannot keep a reply .*set EARLIB_CACHE to another folder"):
-        ReplyStore(store.path).put("b", Reply("x", "ok"))
+    for call in (lambda: ReplyStore(store.path).get("1"), lambda: ReplyStore(store.path).put("new", Reply("x", "ok"))):
+        with pytest.raises(OSError, match=r"cannot read or keep a reply in .*r\.sqlite: .*restore the file"):
+            call()
 
 
 def test_a_full_disk_stops_the_run_and_loses_no_reply(stored):
@@ -100,7 +88,7 @@ def test_a_full_disk_stops_the_run_and_loses_no_reply(stored):
         size = max(file.stat().st_size for file in asker._store.path.parent.iterdir())
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size + 30, before[1]))  # the next reply does not fit
-            with pytest.raises(OSError, match="cannot keep a reply in .*replies.sqlite") as caught:
+            with pytest.raises(OSError, match="cannot read or keep a reply in .*replies.sqlite") as caught:
                 asker.ask(questions(30))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

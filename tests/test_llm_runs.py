@@ -116,7 +116,7 @@ def test_a_model_that_cannot_be_asked_costs_rows_and_is_told_before(server, root
     assert told in capsys.readouterr().out and server.requests == []
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     assert runner.main(["plain", "--profile", "smoke"]) == 0
-    assert "missing: http://127.0.0.1:9/v1 cannot be reached (ConnectError)" in capsys.readouterr().out
+    assert "missing: http://127.0.0.1:9/v1 cannot be reached; is the server running" in capsys.readouterr().out
     assert runner.main(["plain", "--profile", "smoke", "--max-cost", "3"]) == 2
     assert "the price of m at http://127.0.0.1:9/v1 is not known" in capsys.readouterr().err
     assert runner.main(["plain", "--profile", "smoke", "-p", "llm", "none", "--max-cost", "3"]) == 0

@@ -1,29 +1,15 @@
 """Language models behind any OpenAI-compatible endpoint: requests, replies, critic, answers and judge."""
 
-from typing import Annotated, NamedTuple
-
-from pydantic import AfterValidator, ConfigDict, Field
-from typing_extensions import TypedDict
-
-# Half a surrogate pair cannot be sent: encoding it raises a ValueError.
-Text = Annotated[str, AfterValidator(lambda text: text.encode().decode())]
-
-
-class Message(TypedDict):
-    """A message of the chat API."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-    role: Text
-    content: Text
+from typing import NamedTuple
 
 
 class Request(NamedTuple):
     """A question to a model; equal requests are one question."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1, strict=True)] = 512  # of the reply, a reasoning model's thoughts included
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.0  # None: the model's default
-    sample: Annotated[int, Field(ge=0, strict=True)] = 0  # another number asks the same question again
+    messages: list[dict[str, str]]  # of the chat API, each with a role and its content
+    max_tokens: int = 512  # of the reply, a reasoning model's thoughts included
+    temperature: float | None = 0.0  # None: the model's default
+    sample: int = 0  # another number asks the same question again
 
 
 class Reply(NamedTuple):

@@ -21,6 +21,7 @@ METRICS = ("f1", "j")
 JUDGED = {"gold": "the gold answer", "reworded": "the gold answer in a sentence", "other": "another question's answer"}
 AGAIN = "of two passes"
 KINDS = {True: "right", False: "wrong"}
+NO_QUESTION = "a seed evaluates no question with gold memories"
 FIT = 0.8  # of planted right answers, and of planted wrong ones, on which a judge whose J counts is right
 
 
@@ -111,13 +112,11 @@ def generate(panel, asked, slates):
 
 def verdicts(panel, questions, answers, sample=0):
     """Verdicts on answers, one a question; unreadable answers get none. Another `sample` is a second pass."""
-    client, found = connect(panel.judge), list(answers)
-    pairs = enumerate(_paired(questions, answers))
-    given = {at: (dated(one, panel.dates), one.answer, said.value) for at, (one, said) in pairs}
-    given = {at: texts for at, texts in given.items() if texts[-1] is not None}
-    tokens = reply_tokens(panel.judge)
-    replies = client.ask([Request(prompts.judge_prompt(*one), tokens, sample=sample) for one in given.values()])
-    for (at, texts), reply in _paired(given.items(), replies):
+    tokens, found = reply_tokens(panel.judge), list(answers)
+    pairs = [(at, *pair) for at, pair in enumerate(_paired(questions, answers)) if pair[1].value is not None]
+    given = {at: (dated(one, panel.dates), one.answer, said.value) for at, one, said in pairs}
+    asked = [Request(prompts.judge_prompt(*texts), tokens, sample=sample) for texts in given.values()]
+    for (at, texts), reply in _paired(given.items(), connect(panel.judge).ask(asked)):
         found[at] = _said(reply, parsing.read_verdict, texts)
     return found
 
@@ -221,35 +220,22 @@ def reply_row(setting, variant, metric, values, queries, baseline=None, **keys):
 
     It varies between machines, which round a model's numbers differently.
     """
-    if np.isnan(values).all(1).any():
-        return dash(setting, variant, metric, _unread(values, queries), **keys)
+    unread = np.isnan(values).all(1)
+    if unread.any():
+        seed, asked = unread.argmax(), (queries[unread.argmax()] >= 0).sum()
+        reason = f"none of {asked} replies of seed {seed} could be read"
+        return dash(setting, variant, metric, reason if asked else NO_QUESTION, **keys)
     if baseline is not None and np.isnan(values - baseline).all(1).any():
         baseline = None
-    (made,) = comparisons.rows(
-        setting, variant, values[None], queries, baseline, measures=(metric,), **keys, varies=True
-    )
+    keys |= {"measures": (metric,), "varies": True}
+    (made,) = comparisons.rows(setting, variant, values[None], queries, baseline, **keys)
     return {**made, "excluded": None}  # `unparsed` and `refused` count these questions
-
-
-def _unread(values, queries):
-    seed = int(np.isnan(values).all(1).argmax())
-    if not (queries[seed] >= 0).any():
-        return "a seed evaluates no question with gold memories"
-    of = f" of seed {seed}" if len(values) > 1 else ""
-    return f"none of {(queries[seed] >= 0).sum()} replies{of} could be read"
 
 
 def dash(setting, variant, metric, reason, **keys):
     """A row without a value, with the reason: of an error its first sentence, the rest holds counts and places."""
-    where = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
-    return {
-        **where,
-        "metric": metric,
-        **keys,
-        "measured": None,
-        "reason": str(reason).partition(". ")[0],
-        "varies": True,
-    }
+    made = {"dataset": setting.dataset, "encoder": setting.encoder, "split": setting.split, "variant": variant}
+    return made | {"metric": metric, **keys, "measured": None, "reason": str(reason).partition(". ")[0], "varies": True}
 
 
 def _planted(panel, setting):

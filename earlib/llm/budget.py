@@ -45,11 +45,6 @@ def dollars(cost):
     return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
 
 
-def worst_case(request, max_tokens):
-    """Most tokens that a call can take, in and out: no tokenizer makes more than one token of a byte."""
-    return sum(len(message["content"].encode()) + FRAME for message in request.messages), max_tokens
-
-
 class Ledger:
     """Totals that limits apply to; those in a file are shared by all clients of a run, in one process or several."""
 
@@ -105,11 +100,14 @@ class Budget:
             return Usage(self._calls, cached, self._prompt_tokens, self._completion_tokens, spent)
 
     def expect(self, request, max_tokens):
-        """Announce the next calls of this thread."""
-        self._mine.bound = self.cost(*worst_case(request, max_tokens)) or 0.0
+        """Announce the next calls of this thread; no tokenizer makes more than one token of a byte."""
+        most = sum(len(message["content"].encode()) + FRAME for message in request.messages)
+        self._mine.bound = self.cost(most, max_tokens) or 0.0
 
-    def before(self, _):
+    def before(self, request):
         """Admit a call of this thread or raise LimitReached; wait while the outcome of open calls decides."""
+        if request.method == "GET":  # of the list of models, which costs nothing
+            return
         self.settle()  # an earlier try that nothing answered
         bound = self._mine.bound
         with self._changed:

@@ -1,25 +1,21 @@
 """Client of a language model behind any OpenAI-compatible endpoint: concurrent requests, each paid for once."""
 
-import base64
 import json
 import math
 import os
-import re
-import sys
 import threading
-import time
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr
+from tqdm import tqdm
 
 from earlib import extra, paths
 from earlib.data.proxies import LOOPBACK, respect_proxies
-from earlib.llm import NoModel, Reply, Request, Unreachable
+from earlib.llm import NoModel, Reply, Unreachable
 from earlib.llm.budget import CHARACTERS, PRICES, Budget, LimitReached
 from earlib.llm.replies import ReplyStore, reply_key
 
@@ -30,17 +26,27 @@ OPENAI = "https://api.openai.com/v1"
 DOUBLINGS = 4  # of the token budget of a reply that spent it without any text
 CONNECT = 5.0  # seconds that an endpoint may take to be reached
 PATIENCE = 10  # failures in a row after which the endpoint is at fault, not a request
-PAUSE, BLINK = 5.0, 0.5  # seconds between two lines of progress in a file, and on a terminal
-SMALL = 10  # requests that need no report when they are done
+SMALL = 10  # requests that need no bar of their progress
 LEARNABLE = ("max_tokens", "temperature")  # parameters that some models refuse, by their old names
 REFUSALS = ("content_filter", "content_policy_violation", "invalid_prompt")  # codes of endpoints that refuse with a 400
 SHORTEST_SECRET = 8  # characters; "none" and "EMPTY", as local servers are given, are no secrets
 EXCERPT = 300  # characters shown of an endpoint's own message
 
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-COUNT, AMOUNT = TypeAdapter(Annotated[int, Field(ge=0)] | None), TypeAdapter(Amount | None)
-POSITIVE, SECONDS = TypeAdapter(Annotated[int, Field(ge=1)]), TypeAdapter(Annotated[Amount, Field(gt=0)])
-PRICE, REQUESTS = TypeAdapter(tuple[Amount, Amount] | None), TypeAdapter(list[Request])
+Amount = Annotated[float, Field(ge=0)]
+
+
+class Limits(BaseModel, allow_inf_nan=False, extra="forbid"):
+    """How many calls a client makes at once, how long it waits, and what it may spend.
+
+    The limits `max_calls` and `max_cost` are by default those of `EARLIB_LLM_MAX_CALLS` and `EARLIB_LLM_MAX_COST`.
+    """
+
+    concurrency: PositiveInt = 16  # open calls
+    timeout: PositiveFloat = 60.0  # seconds without a sign of the endpoint
+    max_retries: NonNegativeInt = 6  # further attempts after a timeout, a lost connection, a 408, 409, 429 or 5xx
+    max_calls: NonNegativeInt | None = None  # attempts; 0: stored replies alone
+    max_cost: Amount | None = None  # US dollars
+    price: tuple[Amount, Amount] | None = None  # US dollars for a million tokens in and out; of OpenAI's, `PRICES`
 
 
 class Client:
@@ -50,18 +56,11 @@ class Client:
     ----------
     model, base_url, api_key : str, optional
         Defaults `EARLIB_LLM_MODEL`, `OPENAI_BASE_URL` (or OpenAI's endpoint) and `OPENAI_API_KEY`, which only OpenAI's
-        endpoint requires. `user:password@` in the address is sent as HTTP Basic authorization instead of the key.
-        Secrets are shown and stored nowhere.
-    concurrency, timeout, max_retries : int, float and int
-        Open calls; seconds without a sign of the endpoint; further attempts after a timeout, a lost connection, a 408,
-        409, 429 or 5xx.
-    max_calls, max_cost : int and float, optional
-        Limits on attempts (0: stored replies alone) and on US dollars; defaults `EARLIB_LLM_MAX_CALLS` and
-        `EARLIB_LLM_MAX_COST`. Clients that share a file `EARLIB_LLM_LEDGER` count together.
-    price : tuple of float, optional
-        US dollars for a million tokens in and out; required for `max_cost` where `budget.PRICES` has none.
+        endpoint requires. The key is shown and stored nowhere.
     start : callable, optional
         Makes the endpoint ready, before replies are asked for; `ask` raises what it raises.
+    **limits
+        Fields of `Limits`. Clients that share a file `EARLIB_LLM_LEDGER` count their calls and cost together.
 
     Attributes
     ----------
@@ -70,43 +69,23 @@ class Client:
         line a request, and returns failed replies for those that the store lacks.
     """
 
-    def __init__(
-        self,
-        model=None,
-        base_url=None,
-        api_key=None,
-        *,
-        concurrency=16,
-        max_calls=None,
-        max_cost=None,
-        price=None,
-        timeout=60.0,
-        max_retries=6,
-        start=None,
-    ):
-        # Some tracebacks show local variables: from here on none holds a secret in plain text.
-        api_key = SecretStr((api_key or os.environ.get("OPENAI_API_KEY") or "").strip())
-        base_url = SecretStr(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI)
-        self.model, self.endpoint, self._key = model or os.environ.get("EARLIB_LLM_MODEL"), None, api_key
+    def __init__(self, model=None, base_url=None, api_key=None, *, start=None, **limits):
+        self.model = model or os.environ.get("EARLIB_LLM_MODEL")
         if not self.model:
             raise ValueError("model: expected a name, found none; give one or set EARLIB_LLM_MODEL")
-        self.endpoint, self._login = _address(base_url)
-        if not all("!" <= character <= "~" for character in api_key.get_secret_value()):
-            raise ValueError("api_key (or OPENAI_API_KEY): expected printable ASCII without spaces")
-        self.concurrency = _checked("concurrency", POSITIVE, concurrency)
-        self.max_retries = _checked("max_retries", COUNT, max_retries)
-        self.timeout = _checked("timeout", SECONDS, timeout)
-        max_calls, max_cost = _limit("max_calls", COUNT, max_calls), _limit("max_cost", AMOUNT, max_cost)
-        if price is None and self.endpoint == OPENAI:
-            price = PRICES.get(self.model)
-        price = _checked("price", PRICE, price, strict=False)
-        if max_cost is not None and price is None:
+        self.endpoint = _address(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI)
+        self._key = SecretStr((api_key or os.environ.get("OPENAI_API_KEY") or "").strip())
+        wanted = {name: os.environ.get(f"EARLIB_LLM_{name.upper()}") or None for name in ("max_calls", "max_cost")}
+        wanted |= {name: value for name, value in limits.items() if value is not None}
+        self.limits = limits = Limits(**wanted)
+        price = limits.price or (PRICES.get(self.model) if self.endpoint == OPENAI else None)
+        if limits.max_cost is not None and price is None:
             raise ValueError(
                 f"max_cost (or EARLIB_LLM_MAX_COST): the price of {self.model} at {self.endpoint} is not known; give "
                 "price=(US dollars for a million tokens in, out), or limit the run by max_calls"
             )
         self.refused = frozenset()  # parameters that the model turned out to refuse
-        self._budget = Budget(max_calls, max_cost, price, os.environ.get("EARLIB_LLM_LEDGER"))
+        self._budget = Budget(limits.max_calls, limits.max_cost, price, os.environ.get("EARLIB_LLM_LEDGER"))
         self._store = ReplyStore(paths.cache() / "llm" / "replies.sqlite")
         self._start = start
         self._notes = os.environ.get("EARLIB_LLM_ESTIMATE")
@@ -114,7 +93,6 @@ class Client:
         self._api = None  # the library's client, made at the first call
         self._turn = threading.Lock()
         self._from_store = 0
-        self._shown = time.monotonic()
 
     def __repr__(self):
         return f"Client({self.model!r} at {self.endpoint})"
@@ -143,13 +121,11 @@ class Client:
 
         Raises
         ------
-        NoModel, OSError, ValueError
+        NoModel, OSError
             If a key is missing, the next call could exceed a limit (LimitReached), or the endpoint refuses the key,
             does not know the model, cannot be reached, or fails `PATIENCE` times in a row (Unreachable); if replies
-            cannot be stored or read; for a request that cannot be sent. Open calls end first and are stored; the
-            message says how to continue.
+            cannot be stored or read. Open calls end first and are stored; the message says how to continue.
         """
-        requests = _checked("requests", REQUESTS, requests, strict=False)
         names = [reply_key(self.model, self.endpoint, request) for request in requests]
         wanted, store = dict(zip(names, requests, strict=True)), store or self._store
         with self._turn:  # two threads must not ask the same
@@ -175,29 +151,32 @@ class Client:
 
     def _fetch(self, missing, store):
         """Replies that the store lacks, by key. The first request goes alone: it shows whether the others can."""
+        if self._start is not None:
+            self._start()
         self._open()
-        replies, trouble, in_a_row, names, began = {}, None, 0, list(missing), time.monotonic()
-        pool = ThreadPoolExecutor(self.concurrency)
+        replies, in_a_row, names, pool = {}, 0, list(missing), ThreadPoolExecutor(self.limits.concurrency)
+        bar = tqdm(desc=f"asking {self.model}", total=len(missing), unit=" replies", disable=len(missing) <= SMALL)
         try:
             for group in (names[:1], names[1:]):
                 futures = {pool.submit(self._one, name, missing[name], store): name for name in group}
                 for future in as_completed(futures):
                     reply = replies[futures[future]] = future.result()
                     self._from_store += reply.cached
-                    self._show(len(replies), len(missing), began)
+                    bar.set_postfix_str(str(self.usage), refresh=False)
+                    bar.update()
                     in_a_row = in_a_row + 1 if reply.status == "failed" else 0
                     if in_a_row == PATIENCE:
                         raise Unreachable(f"{PATIENCE} failures in a row, the last: {reply.reason}")
         except (LimitReached, OSError) as error:
-            trouble = error
+            pool.shutdown(cancel_futures=True)
+            kept = sum(store.get(name) is not None for name in missing)
+            raise type(error)(
+                f"{error}. {self!r}: {self.usage}; of {len(missing)} replies {kept} came and are kept in "
+                f"{store.path}. Run again, with a higher limit if one was reached: only the rest is asked"
+            ) from None
         finally:  # also after an interrupt open calls end and are stored, and none starts
             pool.shutdown(cancel_futures=True)
-        if trouble is not None:  # a new exception, which holds no reference to the call
-            kept = sum(store.get(name) is not None for name in missing)
-            raise type(trouble)(
-                f"{trouble}. {self!r}: {self.usage}; of {len(missing)} replies {kept} came and are kept in "
-                f"{store.path}. Run again, with a higher limit if one was reached: only the rest is asked"
-            )
+            bar.close()
         failed = [reply for reply in replies.values() if reply.status == "failed"]
         if failed:
             warnings.warn(
@@ -221,19 +200,17 @@ class Client:
                 response = self._send(request, request.max_tokens << doubling)
             except LimitReached:
                 raise
-            except Exception as error:  # of the client library and of those below it: their objects know the key
+            except Exception as error:  # of the client library and of those below it
                 self._budget.settle()
                 return self._failure(error)
             usage = getattr(response, "usage", None)
             tokens = [getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens")]
-            tokens = [count if type(count) is int and count >= 0 else None for count in tokens]
             self._budget.settle(*tokens)
             paid = [before + (new or 0) for before, new in zip(paid, tokens, strict=True)]
             status, text, finish = _read(response)
             if status != "empty" or finish != "length":
                 break
         told = getattr(response, "error", response)  # some endpoints send an error as if it were a success
-        told = told.get("message", told) if isinstance(told, dict) else told
         reason = f"the reply is unreadable: {self._clean(str(told))[:EXCERPT]}" if status == "failed" else ""
         return Reply(self._clean(text), status, *paid, reason=reason)
 
@@ -249,13 +226,11 @@ class Client:
                 parameters["temperature"] = request.temperature
             try:
                 response = self._api.chat.completions.create(**parameters)
-            except openai.APIStatusError as error:
-                named = [error.param] if error.param else re.findall(r"\w+", str(error.body))
-                refused_now = next((name for name in named if name in LEARNABLE and name in parameters), None)
-                learnable = error.status_code in (400, 422) and error.code != "context_length_exceeded"
-                if refused_now is None or not learnable:
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                named = {name for name in LEARNABLE if name in parameters and name in f"{error} {error.body}"}
+                if not named:
                     raise
-                refused |= {refused_now}
+                refused |= named
                 continue
             if "temperature" in refused - self.refused:
                 warnings.warn(f"{self!r} refuses a temperature; the model's own is used", stacklevel=2)
@@ -264,60 +239,45 @@ class Client:
 
     def try_endpoint(self):
         """Ask the endpoint for its list of models, which costs nothing; a NoModel if no reply could be asked for."""
-        local, key, headers = self._access()
-        headers = {"Authorization": f"Bearer {key or 'none'}"} | headers
+        self._open()
         try:
-            with openai.DefaultHttpxClient(timeout=CONNECT, trust_env=not local, headers=headers) as http:
-                status = http.get(f"{self.endpoint}/models").status_code
-        except Exception as error:  # of the HTTP library: its objects know the key
-            reason = f"{self.endpoint} cannot be reached ({type(error).__name__}); is the server running?"
-        else:
-            reason = self._refusal(status) if status in (401, 403) else ""
-        if reason:
-            raise Unreachable(reason)
-
-    def _refusal(self, status):
-        return f"{self.endpoint} refuses the key ({status}); check OPENAI_API_KEY"
-
-    def _access(self):
-        """Return if the endpoint is on the loopback, the key, and a header with the login."""
-        local = urlsplit(self.endpoint).hostname in LOOPBACK  # such a client reads no proxies at all
-        respect_proxies(local)
-        key, login = self._key.get_secret_value(), self._login.get_secret_value()
-        if not key and self.endpoint == OPENAI:
-            raise NoModel(f"api_key: {OPENAI} needs one, found none; set OPENAI_API_KEY")
-        # A login is sent in a header, not in the address, which the HTTP library writes to its log.
-        return local, key, {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
+            self._api.with_options(max_retries=0, timeout=CONNECT).get("/models", cast_to=str)
+        except openai.APIConnectionError as error:
+            self._failure(error)
+        except openai.APIStatusError as error:
+            if error.status_code in (401, 403):
+                self._failure(error)
 
     def _open(self):
-        if self._start is not None:
-            self._start()
         if self._api is not None:
             return
-        local, key, headers = self._access()
+        local = urlsplit(self.endpoint).hostname in LOOPBACK  # such a client reads no proxies at all
+        respect_proxies(local)
+        key = self._key.get_secret_value()
+        if not key and self.endpoint == OPENAI:
+            raise NoModel(f"api_key: {OPENAI} needs one, found none; set OPENAI_API_KEY")
         hooks = {"request": [self._budget.before], "response": [self._budget.after]}
         self._api = openai.OpenAI(
             api_key=key or "none",
             base_url=self.endpoint,
-            timeout=openai.Timeout(self.timeout, connect=min(CONNECT, self.timeout)),
-            max_retries=self.max_retries,
-            default_headers=headers,
+            timeout=openai.Timeout(self.limits.timeout, connect=min(CONNECT, self.limits.timeout)),
+            max_retries=self.limits.max_retries,
             http_client=openai.DefaultHttpxClient(event_hooks=hooks, trust_env=not local),
         )
         weakref.finalize(self, self._api.close)
 
     def _failure(self, error):
-        """Failed reply for an error of the library, without secrets; ConnectionError if the run must end."""
+        """Failed reply for an error of the library, without secrets; Unreachable if the run must end."""
         reason, status = f"the reply is unreadable ({type(error).__name__})", "failed"
         if isinstance(error, openai.APIStatusError):
             if error.status_code in (401, 403):  # some endpoints show a part of the key in this message
-                raise Unreachable(self._refusal(error.status_code))
+                raise Unreachable(f"{self.endpoint} refuses the key ({error.status_code}); check OPENAI_API_KEY")
             reason = self._clean(error.message)[:EXCERPT]
             if error.status_code == 404:
                 raise Unreachable(f"{self.endpoint} does not know {self.model!r} or the address ({reason})")
             status = "refused" if error.code in REFUSALS else "failed"
         elif isinstance(error, openai.APITimeoutError):
-            reason = f"no reply within {self.timeout:g} s"
+            reason = f"no reply within {self.limits.timeout:g} s"
         elif isinstance(error, openai.APIConnectionError):
             cause = type(error.__cause__).__name__
             if cause == "ConnectError":  # of the HTTP library
@@ -326,55 +286,21 @@ class Client:
         return Reply("", status, reason=reason)
 
     def _clean(self, text):
-        """Text of an endpoint without secrets of ours and without characters that are not Unicode."""
-        key, login = self._key.get_secret_value(), self._login.get_secret_value()
-        for secret in (key, login, login.partition(":")[2], base64.b64encode(login.encode()).decode()):
-            if len(secret) >= SHORTEST_SECRET:
-                text = text.replace(secret, "[secret]")
+        """Text of an endpoint without the key and without characters that are not Unicode."""
+        key = self._key.get_secret_value()
+        text = text.replace(key, "[secret]") if len(key) >= SHORTEST_SECRET else text
         return text.encode(errors="replace").decode()
-
-    def _show(self, done, total, began):
-        """Print the progress now and then; on a terminal in one line."""
-        now, terminal = time.monotonic(), sys.stderr.isatty()
-        if now - self._shown >= (BLINK if terminal else PAUSE) or done == total > SMALL:
-            self._shown = now
-            line = f"asking {self.model}: {done:,} of {total:,} replies, {now - began:.0f} s; {self.usage}"
-            print(line, end="\r" if terminal and done < total else "\n", file=sys.stderr, flush=True)
-
-
-def _checked(name, kind, value, strict=True):
-    """A value of a kind, or a ValueError that names it."""
-    try:
-        return kind.validate_python(value, strict=strict)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        raise ValueError(f"{name}{place}: {first['msg']}, found {ascii(first['input'])[:120]}") from None
-
-
-def _limit(name, kind, given):
-    """A limit as given, or else from the environment; None if there is none."""
-    variable = f"EARLIB_LLM_{name.upper()}"
-    value = os.environ.get(variable) or None if given is None else given
-    return _checked(f"{name} (or {variable})", kind, value, strict=given is not None)
 
 
 def _address(base_url):
-    """Endpoint without credentials, and the credentials, "user:password" or "", as a SecretStr."""
-    endpoint = parts = None
-    with suppress(ValueError):  # its message may hold the password
-        parts = urlsplit(base_url.get_secret_value().strip())
-        complete = parts.hostname and parts.port != 0 and not parts.query + parts.fragment
-        if complete and parts.scheme in ("http", "https"):
-            login = SecretStr(f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else "")
-            endpoint = f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}{parts.path.rstrip('/')}"
-    del parts  # a traceback may show local variables
-    if endpoint is None:
+    """Endpoint as it is compared and shown."""
+    parts = urlsplit(base_url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
         raise ValueError(
-            "base_url (or OPENAI_BASE_URL): expected an address such as http://127.0.0.1:8000/v1, without a query; "
-            "the value is not shown, since it may hold a password"
+            "base_url (or OPENAI_BASE_URL): expected an address such as http://127.0.0.1:8000/v1, without a login or a "
+            "query; the value is not shown, since it may hold a password"
         )
-    return endpoint, login
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
 
 def _read(response):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import requests
 import yaml
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from earlib import paths
 from earlib.core.config import near
@@ -86,11 +86,7 @@ class Server:
             raise NoModel(str(error)) from error
         paths.build().mkdir(parents=True, exist_ok=True)
         self._turn = FileLock(paths.build() / "llm.lock", is_singleton=True, thread_local=False)  # one a process
-        try:
-            self._turn.acquire(timeout=2)
-        except Timeout:
-            print("waiting for another process's language model", file=sys.stderr)
-            self._turn.acquire()
+        self._turn.acquire()
         began, log = time.monotonic(), paths.build() / f"{self.name}.log"
         options = {"model": file, "model_alias": self.name, "host": HOST, "port": urlsplit(self.address).port}
         options |= {"n_ctx": CONTEXT, "seed": 0}

@@ -3,7 +3,7 @@
 The prompts are the files in `prompts/`: the LaTeX of the section "Prompts Used" with its markup removed (bold is `**`),
 line by line. The texts of a question, of memories and of answers stand in a prompt as they are and in the order given;
 they are inserted at once and never searched for placeholders. Functions return the messages of the chat API: one, of
-the user. They raise a TypeError for a text that is no string and for memories that are one.
+the user.
 """
 
 import re
@@ -19,7 +19,7 @@ def template(name):
 
 def answer_prompt(question, memories):
     """Messages that ask for the answer to a question, given retrieved texts, best first."""
-    texts = _joined("\n- {text}", memories)
+    texts = "".join(f"\n- {text}" for text in memories)
     return _filled("answer", {"question": question, "List of Retrieved Texts": texts})
 
 
@@ -30,23 +30,11 @@ def judge_prompt(question, gold, candidate):
 
 def citation_prompt(question, memories):
     """Messages that ask which memories of a slate are useful for a question; `- Memory [i]:` counts from 0."""
-    return _filled("citations", {"query": question, "memories": _joined("\n- Memory [{at}]:\n {text}", memories)})
-
-
-def _joined(form, memories):
-    if isinstance(memories, str):
-        raise TypeError("memories: expected a sequence of texts, found one text; put it into a list")
-    return "".join(form.format(at=at, text=text) for at, text in enumerate(map(_text, memories)))
-
-
-def _text(value):
-    if not isinstance(value, str):
-        raise TypeError(f"prompt: expected texts, found {type(value).__name__} {str(value)[:40]!r}")
-    return value
+    texts = "".join(f"\n- Memory [{at}]:\n {text}" for at, text in enumerate(memories))
+    return _filled("citations", {"query": question, "memories": texts})
 
 
 def _filled(name, values):
-    """Messages of a prompt whose `{placeholders}` are replaced, each once; inserted values are not searched."""
-    parts = re.split("{(" + "|".join(map(re.escape, values)) + ")}", template(name))
-    content = "".join(_text(values[part]) if at % 2 else part for at, part in enumerate(parts))
+    """Messages of a prompt whose `{placeholders}` are replaced."""
+    content = re.sub("{(.*?)}", lambda found: values[found[1]], template(name))
     return [{"role": "user", "content": content}]
