@@ -249,19 +249,6 @@ def test_the_first_stage_is_the_fusion_of_two_plain_rankings():
     assert side.numpy() == pytest.approx(by_words[rows] / by_words[rows].max())
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.data())
-def test_what_is_gone_is_as_if_it_had_never_been_there(data):
-    gone = data.draw(st.sets(st.integers(0, 59), max_size=58))
-    held, bare = EARMemory(encoder), EARMemory(encoder)
-    held.add([text(number) for number in range(60)])
-    held.remove(gone)
-    left = [number for number in range(60) if number not in gone]
-    bare.add([text(number) for number in left], left)
-    assert len(held) == len(bare) == len(left)
-    assert answers(held, 5) == answers(bare, 5)
-
-
 def test_removed_memories_drop_out_of_what_is_replayed():
     held = made(60, preset(depth=10))
     query = text(1) + "?"
@@ -340,9 +327,8 @@ def test_equal_texts_come_in_the_order_in_which_they_were_added(tmp_path, batche
     equal = [id for id in held.ids() if held.get(id) == "the cello is loud"]
     for one in (held, EARMemory.load(copied(tmp_path), encoder)):
         found = [one for one in one.retrieve("the cello?", len(held)) if one.text == "the cello is loud"]
-        assert (
-            [one.id for one in found] == equal and len({one.score for one in found[:50]}) == 1 and len(found) == count
-        )
+        assert [one.id for one in found] == equal and len({one.score for one in found[:50]}) == 1
+        assert len(found) == count
         one.close()
 
 
@@ -366,16 +352,8 @@ def test_a_text_is_encoded_once():
     assert asked == ["a", "b", "c", "d"]
     now = held._state.now
     for text in "abcd":
-        assert (
-            len(
-                {
-                    vector.numpy().tobytes()
-                    for vector, one in zip(now.bank, now.memories, strict=True)
-                    if one.text == text
-                }
-            )
-            == 1
-        )
+        rows = [row for row, one in enumerate(now.memories) if one.text == text]
+        assert (now.bank[rows] == now.bank[rows[0]]).all()
 
 
 def test_a_question_is_encoded_once_for_its_retrieval_feedback_and_reflection(monkeypatch):
@@ -454,10 +432,8 @@ def test_what_one_namespace_teaches_holds_for_all():
     held, other = EARMemory(encoder), EARMemory(encoder)
     for one in (held, other):
         for space in "ab":
-            one.add(
-                [f"a song number{number}" + " of a long day by the river" * (number % 2) for number in range(40)],
-                namespace=space,
-            )
+            songs = [f"a song number{number}" + " of a long day by the river" * (number % 2) for number in range(40)]
+            one.add(songs, namespace=space)
     for number in range(30):
         query = f"which song is number{number}?"
         for one, space in ((held, "a"), (other, "b")):
@@ -471,10 +447,8 @@ def test_upsert_is_one_change_under_a_key(tmp_path):
     held.add(["a red cello", "a nut"], ["a", "b"], "user", [{"n": 1}, None])
     held.save(tmp_path)
     before = held.list()
-    assert held.upsert(["a green garden", "a river"], ["a", "c"], "user", [{"n": [2, {"deep": True}]}, None]) == [
-        "a",
-        "c",
-    ]
+    about = [{"n": [2, {"deep": True}]}, None]
+    assert held.upsert(["a green garden", "a river"], ["a", "c"], "user", about) == ["a", "c"]
     assert kept(tmp_path) == ["add"] and held.ids() == ["b", "a", "c"]
     first = held.list(where={"n": [2, {"deep": True}]})
     assert first == [("a", "a green garden", "user", {"n": [2, {"deep": True}]}, before[0].created_at)]
@@ -484,11 +458,8 @@ def test_upsert_is_one_change_under_a_key(tmp_path):
     held.remove(["b"])
     held.add(["a nut"], ["b"], "another")
     every, ranked = held.list(), held.retrieve("a garden", 3, "user")
-    assert (
-        [one.id for one in ranked] == ["a", "c"]
-        and every[-1].namespace == "another"
-        and every[-1].created_at > before[1].created_at
-    )
+    assert [one.id for one in ranked] == ["a", "c"]
+    assert every[-1].namespace == "another" and every[-1].created_at > before[1].created_at
     held.close()
     with EARMemory.load(tmp_path, encoder) as again:
         assert again.list() == every and again.retrieve("a garden", 3, "user") == ranked
@@ -929,13 +900,8 @@ def test_signals_that_raise_leave_whole_changes(tmp_path, monkeypatch, name):
     """Whatever an alarm cuts short, what is in memory is what the folder holds, and every change is whole."""
     monkeypatch.setattr(stored_memory, "CHANGES", 7)
     monkeypatch.setattr(state, "SPARSE", 20)
-    held, rng, armed, hits, adds = (
-        made(30, preset(name, depth=8), experiences=20),
-        np.random.default_rng(0),
-        [False],
-        0,
-        0,
-    )
+    held, rng = made(30, preset(name, depth=8), experiences=20), np.random.default_rng(0)
+    armed, hits = [False], 0
     held.save(tmp_path)
 
     def ring(*_):
@@ -975,9 +941,7 @@ def test_signals_that_raise_leave_whole_changes(tmp_path, monkeypatch, name):
     before = answers(held)
     held.close()
     with EARMemory.load(tmp_path, encoder) as again:
-        assert again.ids() == held.ids() and [again.get(id) for id in again.ids()] == [
-            held.get(id) for id in held.ids()
-        ]
+        assert again.list() == held.list()
         assert same(learned(held), learned(again)) and answers(again) == before
         for one in (held, again):
             told(one, 3, start=50)
@@ -1164,10 +1128,6 @@ def test_a_critic_that_answers_otherwise_is_told_what_was_expected(answer, error
     assert held.feedback("x", [0, 1]) == 0
 
 
-def test_nothing_to_add_is_not_encoded():
-    assert EARMemory(lambda *_: pytest.fail("the encoder was called")).add([]) == []
-
-
 def test_labels_of_all_kinds():
     held = made(10)
     useful = [True, 1, 1.0, np.True_, np.int8(1), np.float32(1), torch.tensor(1), torch.tensor(True), np.array(1)]
@@ -1215,11 +1175,7 @@ def test_feedback_on_what_was_replaced_since_it_was_retrieved_is_not_the_new_tex
     assert judged == {one.id for one in found[1:]}
     assert held.feedback("red cello", found[:1], cited=found[:1]) == 0
     held.upsert([found[0].text], [found[0].id])  # as it was
-    assert (
-        held.feedback("red cello", found, cited=found[:1])
-        == 3
-        == untouched.feedback("red cello", found, cited=found[:1])
-    )
+    assert [one.feedback("red cello", found, cited=found[:1]) for one in (held, untouched)] == [3, 3]
 
 
 def test_ids_as_other_packages_carry_them():
@@ -1421,9 +1377,8 @@ def test_a_folder_serves_one_memory_at_a_time(tmp_path):
 def test_a_change_that_cannot_be_written_is_not_made(tmp_path):
     held, done = made(40, preset(depth=10)), 0
     held.save(tmp_path)
-    held._folder._value(
-        f"PRAGMA max_page_count = {held._folder._value('PRAGMA page_count') + 1}"
-    )  # a disk that is full
+    pages = held._folder._value("PRAGMA page_count")
+    held._folder._value(f"PRAGMA max_page_count = {pages + 1}")  # a disk that is full
     with pytest.raises(OSError, match="cannot write .*memory.sqlite: database or disk is full"):
         while done < 100:
             before = answers(held)

@@ -260,7 +260,7 @@ class EARMemory(StoredMemory):
         return [Found(one.id, one.text, score, *one[2:]) for one, score in zip(found, scores.tolist(), strict=True)]
 
     def _search(self, query, namespace, where):
-        """What is searched at this moment, the embedding of a query, and the mask of the memories that count."""
+        """Return the snapshot that is searched, the embedding of a query, and the mask of the memories that count."""
         query, now = check_text(query, "query"), self._state.now
         scope = now.scope(check_text(namespace, "namespace"), as_condition(where))
         return now, self._vector(query), scope
