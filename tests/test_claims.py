@@ -174,12 +174,6 @@ def test_the_budget_is_the_last_evaluation_within_it():
     assert here("rl_below_in_one_pass", made(fig03=points[5:])).reason == "no evaluation within 400 queries"
 
 
-def test_what_was_not_paired_decides_only_if_the_intervals_lie_apart():
-    one, other = Part("a", 40, 36, 44), Part("b", 33, 30, 35)
-    assert rule.less(one, other, "x")[1:4] == (7, 1, 14)
-    assert rule.less(one, other._replace(high=37), "x").low < 0
-
-
 @given(st.lists(st.tuples(intervals(), st.booleans()), min_size=1, max_size=5))
 def test_what_is_missing_leaves_a_claim_open_unless_a_part_is_against_it(parts):
     found = [inside([part], above=0) if there else rule.Finding(OPEN, "missing") for part, there in parts]
@@ -189,22 +183,6 @@ def test_what_is_missing_leaves_a_claim_open_unless_a_part_is_against_it(parts):
     assert len(whole.pieces) == len(parts)
     if whole.verdict == OPEN and not all(there for _, there in parts):
         assert "missing" in whole.reason or whole.part is not None
-
-
-@given(st.floats(0.1, 20), st.floats(0.1, 50), st.floats(-30, 30))
-def test_as_much_data_as_is_named_would_decide(distance, half, bound):
-    """Half widths shrink with the root of n: with a little more than the named number, the bound is excluded."""
-    part = Part("x", bound + distance, bound + distance - half, bound + distance + half, sampled="questions", n=300)
-    found = inside([part], above=bound)
-    if found.verdict == SUPPORTED:
-        assert half <= distance
-        return
-    times = float(found.reason.partition("about ")[2].partition(" times")[0].replace(",", ""))
-    narrower = half / math.sqrt(times * 1.06)  # two digits are named
-    assert inside([part._replace(low=part.value - narrower)], above=bound).verdict == SUPPORTED
-    if times > 1.2:
-        wider = half / math.sqrt(times / 1.06)
-        assert inside([part._replace(low=part.value - wider)], above=bound).verdict == OPEN
 
 
 def test_what_is_open_names_its_bound_and_what_more_of_would_decide_it():
@@ -437,7 +415,8 @@ def test_a_record_of_another_version_or_profile_is_not_used(folder):
     (folder / "laptop" / "tab07_replay_sampling.json").unlink()
     for id, words in (
         ("up_to_over_retriever", "of version 0.0.1"), ("complementary", "of profile smoke"),
-        ("rounds_tradeoff", "cannot be read"), ("similar_best", "there is no record of tab07_replay_sampling"),
+        ("rounds_tradeoff", "no record of tab06_hyperparameters that can be read"),
+        ("similar_best", "no record of tab07_replay_sampling"),
     ):  # fmt: skip
         found = verdict(folder, id)
         assert found.verdict == OPEN and words in found.reason and "make it with" in found.reason
@@ -461,11 +440,6 @@ def test_a_record_of_other_data_or_another_encoder_is_not_used(folder, what, sev
     assert verdict(folder, "up_to_over_retriever", **{what: {"another": "0"}}).part is None  # nothing is known of it
 
 
-def test_without_any_dataset_at_hand_there_is_no_ledger(tmp_path):
-    with pytest.raises(ValueError, match="at least one dataset at hand"):
-        claims.read_runs("laptop", {"dataset": {}, "encoder": {"minilm": "0"}}, folder=tmp_path)
-
-
 def test_it_is_told_whether_the_records_have_one_source():
     def told(*commits):
         held = {str(n): {"provenance": {"commit": commit}} for n, commit in enumerate(commits)}
@@ -473,8 +447,6 @@ def test_it_is_told_whether_the_records_have_one_source():
 
     assert told("a", "a") == "They were made by one and the same source."
     assert told("a", "b", "a") == "They were made by 2 different sources: regenerate them together."
-    assert "As far as commits tell: 1 of them" in told("a", "a and local changes") and "2 of them" in told(None, None)
-    assert told() == "No source is to be compared."
 
 
 def test_claims_about_several_encoders_read_the_other_profile_too():
@@ -542,16 +514,6 @@ def test_the_control_is_a_field_of_its_own():
     assert row["beside"] == "equivalent: 0.2 [-1.0, 1.5]" and "Equal" not in row["reason"]
 
 
-def test_the_verdict_follows_the_record():
-    where = {"variant": "ear", "metric": "recall@5", "split": "random", "compared_with": {"variant": "rmm"}}
-    runs = committed()  # without the readings, which would decide the opposite of a changed record
-    runs = runs._replace(records={short: one for short, one in runs.records.items() if short != "sensitivity"})
-    for low, high, expected in ((1.0, 9.0, SUPPORTED), (-1.0, 9.0, OPEN), (-9.0, -1.0, REFUTED)):
-        ends = {"difference_low": low, "difference_high": high, "difference": (low + high) / 2}
-        found = here("significantly_over_rl", changed(runs, "tab03", where, **ends))
-        assert found.verdict == expected and (found.part.low, found.part.high) == (low, high)
-
-
 def test_answers_of_another_language_model_decide_nothing():
     rows = [over("retriever", 5, 13, metric="j", llm="qwen2.5-coder-0.5b")]
     found = here("answers_over_retriever", made(*rows))
@@ -566,12 +528,6 @@ def test_how_large_a_gain_is_counts_in_the_papers_own_setting_alone():
     assert here("gains_on_both", made(*rows)).verdict == SUPPORTED
     found = here("gains_on_both", made(*(row | {"encoder": "contriever"} for row in rows)))
     assert found.verdict == REFUTED and "excludes the stated 12.5" in found.reason
-
-
-@pytest.mark.parametrize("id", ["rounds_tradeoff", "replay_size_tradeoff", "similar_best"])
-def test_a_recorded_difference_can_be_asked_the_other_way_round(id):
-    asked = {piece.name for piece in here(id, committed()).pieces if piece.part is not None}
-    assert len(asked) == len(CLAIMS[id]["measured"]["of"])
 
 
 def test_two_rows_that_fit_are_not_chosen_from():

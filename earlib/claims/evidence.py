@@ -57,14 +57,7 @@ def read_runs(profile, present, also=(), folder=None):
     Returns
     -------
     Runs
-
-    Raises
-    ------
-    ValueError
-        If none of the datasets is at hand, so that no record could be checked.
     """
-    if not present["dataset"]:
-        raise ValueError("present: dataset: expected at least one dataset at hand; `make data` fetches LoCoMo")
     runs = Runs(profile, present, {}, {}, {})
     for one, (short, notebook) in product((profile, *also), RECORDS.items()):
         try:
@@ -83,10 +76,8 @@ def read_runs(profile, present, also=(), folder=None):
 def _usable(id, profile, present, folder):
     try:
         record = records.load(id, profile, folder)
-    except FileNotFoundError:
-        raise Undecidable(f"there is no record of {id}") from None
-    except ValueError:
-        raise Undecidable(f"the record of {id} cannot be read") from None
+    except (FileNotFoundError, ValueError):
+        raise Undecidable(f"there is no record of {id} that can be read") from None
     for other in records.departures(record, profile):
         raise Undecidable(f"the record of {id} is {other}, and is not used")
     for what, known in present.items():
@@ -108,14 +99,9 @@ def _usable(id, profile, present, folder):
 def same_source(runs):
     """Sentence that says whether the records were made by one and the same source."""
     made = [*runs.records.values(), *(record for found in runs.more.values() for record in found)]
-    if not made:
-        return "No source is to be compared."
-    commits = [record["provenance"].get("commit") or "" for record in made]
-    unknown = sum(not one or " " in one for one in commits)  # no git, or "<hash> and local changes"
-    kinds = len(set(commits))
+    kinds = len({record["provenance"].get("commit") for record in made})
     made_by = "one and the same source" if kinds == 1 else f"{kinds} different sources: regenerate them together"
-    note = f" As far as commits tell: {unknown} of them were made by a source that is in no commit." if unknown else ""
-    return f"They were made by {made_by}.{note}"
+    return f"They were made by {made_by}."
 
 
 def measured_rows(runs, id, **where):

@@ -1,7 +1,6 @@
 """Rules that decide a claim on the numbers that the paper prints; `claims.yaml` names them with their arguments."""
 
 import math
-from itertools import product
 
 from earlib import paper
 from earlib.claims.rule import both, exact, inside, listed, rounds_to, turned
@@ -23,9 +22,10 @@ def _gaps(id, variant, other, metrics=("recall@5",), other_id=None, sign=1, **ke
     return found
 
 
-def gaps(of, above=-math.inf, below=math.inf):
+def gaps(of, above=-math.inf, below=math.inf, note=""):
     """Every printed difference lies in a region."""
-    return inside([part for one in of for part in _gaps(**one)], above, below)
+    found = inside([part for one in of for part in _gaps(**one)], above, below)
+    return found._replace(reason=found.reason + note)
 
 
 def _sums(keys, of):
@@ -58,24 +58,6 @@ def as_stated(id, stated, largest=False, beside=None, **keys):
     whole = both(*found.values())
     told = f". {beside['words']}: {listed(_sums(beside['keys'], beside['of']))}" if beside else ""
     return whole._replace(reason=whole.reason + told)
-
-
-def gains_translate():
-    """F1 and J rise in each setting in which Recall@5 does."""
-    parts = []
-    for dataset, encoder in product(paper.DATASETS, paper.ENCODERS):
-        keys = {"id": "tab02", "variant": "ear", "other": "retriever", "dataset": dataset, "encoder": encoder}
-        (recall,) = _gaps(**keys)
-        parts += _gaps(metrics=("f1", "j"), **keys) if recall.value > 0 else []
-    return inside(parts, above=0)
-
-
-def rl_below_retriever(metrics):
-    """The RL baseline lies below the retriever with each encoder, and with the paper's default alone."""
-    asked, usual = {"id": "tab02", "variant": "rmm", "other": "retriever", "metrics": metrics}, paper.DEFAULT_ENCODER
-    found, own = (gaps([asked | keys], below=0) for keys in ({}, {"encoder": usual}))
-    alone = f"with {paper.label(usual)}, of which the sentence before it speaks, {own.verdict}: {own.reason}"
-    return found._replace(reason=f"{found.reason}. The sentence names no encoder; {alone}")
 
 
 def balance():

@@ -2,7 +2,8 @@
 
 import html
 import re
-from collections import Counter
+from itertools import groupby
+from operator import itemgetter
 
 import pandas as pd
 from IPython.display import HTML
@@ -19,22 +20,30 @@ WORDS = """<style>
 PRINTED, RANDOM, UNSEEN = "on the paper's own numbers", "measured here", "measured in unseen conversations"
 
 
-def sections(record):
-    return list(dict.fromkeys(claim_texts()[row["claim"]]["section"] for row in record["rows"]))
+def _said(row):
+    return UNSEEN if row["split"] == "conversation" else RANDOM
 
 
-def _by_claim(record):
-    """The rows of each claim, by how it was judged."""
-    found = {}
+def _verdicts(record):
+    """Frame of all verdicts, a line for each claim and way to judge it; `same` names the difference that decides."""
+    lines = []
     for row in record["rows"]:
-        found.setdefault(row["claim"], {})[UNSEEN if row["split"] == "conversation" else RANDOM] = row
-    return found
+        about = {"section": claim_texts()[row["claim"]]["section"], "claim": claim_texts()[row["claim"]]["name"]}
+        if _said(row) == RANDOM:
+            lines.append({**about, "judged": PRINTED, "verdict": row["reported_verdict"]})
+        same = row.get("comparison") or row["claim"]
+        lines.append({**about, "judged": _said(row), "verdict": row["verdict"], "same": same})
+    return pd.DataFrame(lines)
+
+
+def sections(record):
+    return list(_verdicts(record)["section"].unique())
 
 
 def contents(record):
     """Links to the sections that `show_claims` shows, with their numbers of claims."""
-    lines = [(name, len(overview(record, name))) for name in sections(record)]
-    lines = [f'<li><a href="#{_anchor(name)}">{name}</a>, {n} claims</li>' for name, n in lines]
+    counts = _verdicts(record).groupby("section", sort=False)["claim"].nunique()
+    lines = [f'<li><a href="#{_anchor(name)}">{name}</a>, {n} claims</li>' for name, n in counts.items()]
     return HTML(f"<ul>{''.join(lines)}</ul>")
 
 
@@ -44,23 +53,35 @@ def _anchor(section):
 
 def overview(record, section):
     """Verdicts on each claim of a section."""
-    lines = {}
-    for id, rows in _by_claim(record).items():
-        if claim_texts()[id]["section"] == section:
-            measured = {said: row["verdict"] for said, row in rows.items()}
-            lines[claim_texts()[id]["name"]] = {PRINTED: rows[RANDOM]["reported_verdict"], **measured}
-    return pd.DataFrame.from_dict(lines, orient="index").rename_axis("claim")
+    found = _verdicts(record).query("section == @section")
+    return found.pivot_table("verdict", "claim", "judged", aggfunc="first", sort=False).rename_axis(columns=None)
+
+
+def verdict_counts(record):
+    """Number of claims by section and verdict: on the paper's own numbers, and measured here on both splits."""
+    found = _verdicts(record).groupby(["judged", "section", "verdict"], sort=False).size()
+    return found.reset_index(name="claims")
+
+
+def tally(record):
+    """Number of claims by verdict; and with claims that the same difference decides in the same way counted once."""
+    every = _verdicts(record)
+    once = every.dropna(subset="same").drop_duplicates(["judged", "verdict", "same"])
+    every = pd.concat([every, once.assign(judged=once["judged"] + ", each difference once")])
+    order = [PRINTED, *(line for said in (RANDOM, UNSEEN) for line in (said, f"{said}, each difference once"))]
+    found = pd.crosstab(every["judged"], every["verdict"]).rename_axis(index=None, columns=None)
+    return found.reindex(index=order, columns=list(CLAIM_VERDICTS), fill_value=0)
 
 
 def claim_table(rows):
     """A claim in three lines: on the paper's own numbers, and measured here on both splits."""
-    main, lines = rows[RANDOM], {}
+    main, lines = rows[0], {}
     printed = f"{main['printed']} stated" if main.get("printed") else ""
     lines[PRINTED] = (printed, main["reported_verdict"], "", "", main["reported_reason"])
-    for judged, row in rows.items():
+    for row in rows:
         readings = f"stands under {row['readings']}" if row.get("readings") else "none was tried for it"
         beside = row.get("beside") or ""
-        lines[judged] = (_value(row), row["verdict"], beside, readings if row is main else "", _because(row))
+        lines[_said(row)] = (_value(row), row["verdict"], beside, readings if row is main else "", _because(row))
     heads = ["value", "verdict", "against the equal-call control", "other readings", "because"]
     found = pd.DataFrame.from_dict(lines, orient="index", columns=heads)
     return found.loc[:, (found != "").any()]
@@ -94,9 +115,8 @@ def show_words(frame, caption=""):
 
 def show_claims(record, section):
     """The claims of a section: their verdicts, and folded below them words, regions, values and reasons."""
-    found = {id: rows for id, rows in _by_claim(record).items() if claim_texts()[id]["section"] == section}
-    told = [_words_and_values(claim_texts()[id], rows) for id, rows in found.items()]
-    rows = [row for one in found.values() for row in one.values()]
+    rows = [row for row in record["rows"] if claim_texts()[row["claim"]]["section"] == section]
+    told = [_words_and_values(claim_texts()[id], [*both]) for id, both in groupby(rows, itemgetter("claim"))]
     tests = "p: permutation test over questions, corrected (Holm) with those of all parts of the ledger"
     tested = any(row.get("corrected") is not None for row in rows)
     marked = f"* {records.SEES_GOLD}" if any(row.get("sees_gold") for row in rows) else ""
@@ -111,29 +131,6 @@ def _words_and_values(text, rows):
     where = ", ".join(dict.fromkeys(place_name(place) for place, _ in text["said"]))
     said = f"“{plain(text['said'][0][1])}” ({where}). Measured: {text['what']}. Region: {text['region']}."
     return f"<h4>{html.escape(text['name'])}</h4><p>{html.escape(said)}</p>{show_words(claim_table(rows)).data}"
-
-
-def verdict_counts(record):
-    """Number of claims by section and verdict: on the paper's own numbers, and measured here on both splits."""
-    keys = []
-    for id, rows in _by_claim(record).items():
-        judged = {PRINTED: rows[RANDOM]["reported_verdict"], **{said: row["verdict"] for said, row in rows.items()}}
-        keys += [(said, claim_texts()[id]["section"], verdict) for said, verdict in judged.items()]
-    lines = [(*key, n) for key, n in Counter(keys).items()]
-    return pd.DataFrame(lines, columns=["judged", "section", "verdict", "claims"])
-
-
-def tally(record):
-    """Number of claims by verdict; and with claims that the same difference decides in the same way counted once."""
-    found = verdict_counts(record).pivot_table("claims", "judged", "verdict", "sum", fill_value=0)
-    once = {}
-    for id, rows in _by_claim(record).items():
-        for said, row in rows.items():
-            once.setdefault(f"{said}, each difference once", set()).add((row["verdict"], row.get("comparison") or id))
-    counted = {said: Counter(verdict for verdict, _ in pairs) for said, pairs in once.items()}
-    found = pd.concat([found, pd.DataFrame.from_dict(counted, orient="index")])
-    order = [PRINTED, *(line for said in (RANDOM, UNSEEN) for line in (said, f"{said}, each difference once"))]
-    return found.reindex(index=order, columns=list(CLAIM_VERDICTS)).fillna(0).astype(int)
 
 
 def open_questions():
