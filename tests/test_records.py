@@ -113,15 +113,6 @@ def test_closeness_is_ordered_by_distance(measured, reported, below, above):
     assert verdicts.closeness(measured, low, high, measured, 0.005) == "agrees"
 
 
-@given(st.floats(-50, 50), st.floats(0, 30), st.floats(-50, 50))
-def test_direction_is_symmetric(middle, half, reported):
-    verdict = verdicts.direction(middle - half, middle + half, reported)
-    assert verdicts.direction(-middle - half, half - middle, -reported) == verdict
-    flipped = {"same direction": "other direction", "other direction": "same direction"}.get(verdict, verdict)
-    assert verdicts.direction(middle - half, middle + half, -reported) == flipped
-    assert (verdict == "undecided") == (abs(middle) <= half or reported == 0)
-
-
 def test_verdicts_of_a_record():
     rows = ablation()["rows"]
     assert [row["verdict"] for row in rows] == ["another setting", "same direction", "not run", "not in the paper"]
@@ -191,6 +182,14 @@ def test_a_comparison_can_name_other_keys():
     usual, worse = judged(at(4), worse)
     assert (usual["verdict"], worse["verdict"]) == ("another setting", "same direction")
     assert worse["reported"] == paper.value("tab06", rounds=2)
+
+
+@pytest.mark.parametrize("profile", ["smoke", "laptop", "laptop-large"])
+def test_the_verdicts_of_committed_records_follow_from_their_numbers(profile):
+    for file in (paths.reference() / profile).glob("*.json"):
+        stored = records.load(file.stem, profile, paths.reference())
+        head = [stored[key] for key in ("id", "title", "profile", "parameters", "provenance")]
+        assert records.record(*head, stored["rows"])["rows"] == stored["rows"], file.stem
 
 
 # -- what a record refuses
@@ -346,11 +345,6 @@ def test_provenance_names_versions(monkeypatch):
 @pytest.mark.parametrize(
     ("tamper", "told"),
     [
-        (lambda row: row.update(verdict="agrees"), "does not follow from its own numbers: locomo/minilm/ear/recall@5"),
-        (
-            lambda row: row.update(difference_verdict="agrees"),
-            "does not follow from its own numbers: locomo/minilm/ear",
-        ),
         (lambda row: row.update(difference=64.0), "difference 14, reference 64"),
         (lambda row: row.update(difference_low=7.0), "difference_low 10, reference 7"),
         (lambda row: row.update(printed="81.00"), "printed 80.28, reference 81.00"),

@@ -4,10 +4,9 @@ import math
 import re
 
 from earlib import paper, paths
-from earlib.records.files import all_fields, load
+from earlib.records.files import load
 from earlib.records.origin import departures, version_of
 from earlib.records.rows import key_of, named
-from earlib.records.verdicts import judge
 
 ENDS = ("low", "high", "difference_low", "difference_high")
 COUNTS = ("unparsed", "refused", "answer_words")  # of replies
@@ -40,8 +39,6 @@ def _compared(record, tolerance):
         return [f"the reference is {other[0]}: not compared; regenerate the reference"]
     if reference["parameters"] != record["parameters"]:
         return _side_by_side(record, reference)
-    if changed := _not_following(reference):
-        return [f"the reference does not follow from its own numbers: {changed}; regenerate it"]
     now, then = ({key_of(row): row for row in one["rows"] if not row.get("varies")} for one in (record, reference))
     pairs = [(now.get(key), then.get(key)) for key in dict.fromkeys((*now, *then))]
     pairs = [pair for pair in pairs if any(row is not None and row["measured"] is not None for row in pair)]
@@ -67,15 +64,6 @@ def other_parameters(record, reference):
     """The parameters of a reference that differ from a record's, in words."""
     there = reference["parameters"]
     return ", ".join(f"{key} {there[key]}" for key in there if there[key] != record["parameters"].get(key))
-
-
-def _not_following(reference):
-    """The first row whose verdicts do not follow from the record's numbers; "" if there is none."""
-    rows = all_fields(reference, reference["id"])
-    stored = [(row["verdict"], row["difference_verdict"]) for row in rows]
-    judge(rows, reference["id"])
-    off = (row for row, held in zip(rows, stored, strict=True) if (row["verdict"], row["difference_verdict"]) != held)
-    return next(map(named, off), "")
 
 
 def _off(now, then, tolerance):
