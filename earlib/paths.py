@@ -90,10 +90,7 @@ def _search(variable, default):
 def shown(path):
     """The path as messages name it: relative to the current directory, unless the whole path is shorter."""
     path = os.path.abspath(path)
-    try:
-        return min(os.path.relpath(path), path, key=len)
-    except ValueError:  # on another drive
-        return path
+    return min(os.path.relpath(path), path, key=len)
 
 
 def save_result(name, content):
@@ -143,19 +140,13 @@ def replacing(path):
         To write bytes to. It takes the place of the old content when the block ends, and is gone if the block fails.
     """
     path = Path(path)
-    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
-        raise
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            with Path(folder, path.name).open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(file.name, path)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
