@@ -2,13 +2,10 @@
 
 import json
 import os
-import queue
-import re
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -82,42 +79,24 @@ def test_the_candidates_that_are_sent_are_those_of_the_run():
         assert torch.equal(getattr(sent, name), getattr(found, name))
 
 
-@contextmanager
-def killed(client, monkeypatch):
-    """Kill a worker as soon as the client hears that a run started there."""
-    hear, heard = machines.Watch._hear, queue.Queue()
+def test_a_worker_killed_in_mid_run_loses_nothing(client, empty):
+    wanted = planned("rmm", "explorer_training", "ear", seeds=2, epochs=3)
 
-    def heard_too(watch, event):
-        hear(watch, event)
-        heard.put(event[1][-1])
-
-    monkeypatch.setattr(machines.Watch, "_hear", heard_too)
+    def running():
+        return [address for address, tasks in client.processing().items() if any("_task" in task for task in tasks)]
 
     def kill():
-        (pid,) = client.run(os.getpid, workers=[heard.get(timeout=300)]).values()
+        wait_until(running)
+        (pid,) = client.run(os.getpid, workers=running()[:1]).values()
         os.kill(pid, signal.SIGKILL)
 
-    thread = threading.Thread(target=kill)
+    before, thread = set(client.scheduler_info()["workers"]), threading.Thread(target=kill)
     thread.start()
-    yield
+    assert grid.compute(grid.missing(wanted), client) == set()
     thread.join()
-
-
-def test_a_worker_killed_in_mid_run_loses_nothing(client, empty, capsys, monkeypatch):
-    wanted = planned("rmm", "explorer_training", "ear", seeds=2, epochs=3)
-    with killed(client, monkeypatch):
-        assert grid.compute(grid.missing(wanted), client) == set()
-    told = [line for line in capsys.readouterr().out.splitlines() if "died" in line]
-    again = re.compile(r"toy/minilm/\w+: its worker died; running again on tcp:\S+")
-    assert told and all(map(again.fullmatch, told))
+    assert set(client.scheduler_info()["workers"]) != before  # another process has its place
     for job in wanted.values():
         assert_identical(job)
-
-
-def test_two_runs_of_one_name_are_no_run_whose_worker_died(client, empty, capsys):
-    wanted = planned("rmm", seeds=1) | planned("rmm", seeds=1, split="conversation")
-    assert len({*map(str, wanted)}) == 1 and grid.compute(grid.missing(wanted), client) == set()
-    assert len(list(empty.iterdir())) == 2 and "died" not in capsys.readouterr().out
 
 
 def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):
@@ -125,7 +104,7 @@ def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):
     arguments += ["--scheduler", client.scheduler.address]
     assert grid.main(arguments) == 0
     first = capsys.readouterr()
-    assert "runs: 2 of 2" in first.err  # EAR and its adapter alone are one run
+    assert "2/2" in first.err  # EAR and its adapter alone are one run
     head, *rows = first.out.splitlines()
     assert head.split() == ["dataset", "encoder", "variant", "seeds", "recall@5", "hitrate@5"]
     assert [row.split()[2] for row in rows] == ["retriever", "ear", "rmm", "ear_adapter"]
@@ -144,7 +123,6 @@ def test_what_is_in_the_cache_is_not_computed_again(client, empty, capsys):
         (["--dataset", "tyo"], "unknown dataset 'tyo', did you mean 'toy'"),
         (["--dataset", "toy", "--encoder", "minlm"], "unknown encoder 'minlm', did you mean 'minilm'"),
         (["--dataset", "toy", "--variant", "rmm", "eat"], "unknown variant 'eat', did you mean 'ear'"),
-        (["--dataset", "toy", "--scheduler", "here"], "scheduler 'here': expected an address such as tcp://host:8786"),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_starts(empty, capsys, arguments, expected):
@@ -231,15 +209,13 @@ def test_notebooks_run_on_workers_apart_and_are_published_here_alone(apart, root
     write_notebook(root, "broken", "print('so far')", "1 / 0")
     assert runner.main(["all", "--profile", "smoke", "--scheduler", address]) == 1
     told = capsys.readouterr()
-    assert re.search(r"] plain \d+\.\d s on tcp://", told.out) and re.search(r"] asking \d+\.\d s(,|\n)", told.out)
     assert "] broken FAILED after" in told.err and "ZeroDivisionError: division by zero\n" in told.err
     results = root / "results" / "smoke"
     assert outputs(results / "plain.ipynb").startswith(f"{folder / 'earlib_root'}\n")
     assert outputs(results / "asking.ipynb").startswith(f"{root}\n")  # the ledger of its costs is here
     assert outputs(results / "claims.ipynb") == "['asking.json', 'plain.json']\n"
-    assert "so far" in outputs(root / "build" / "smoke" / "broken.ipynb")
-    assert not (folder / "results").exists()
-    assert not [file for file in (folder / "earlib_build").rglob("*") if file.is_file()]
+    assert "so far" in outputs(root / "build" / "smoke" / "broken" / "broken.ipynb")
+    assert not (folder / "results").exists() and not (folder / "earlib_build").exists()
 
 
 # -- notebooks on workers of this machine
@@ -271,7 +247,6 @@ def test_a_notebook_whose_worker_is_killed_runs_again(apart, root, start, tmp_pa
     (folder / "go").touch()
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0 and err == "", err
-    assert "plain: its worker died; running again on tcp" in out
     assert {file.name for file in (root / "results" / "smoke").iterdir()} == {"plain.ipynb", "plain.json"}
 
 

@@ -394,7 +394,7 @@ def test_depth_is_that_of_all_configurations_of_a_notebook(root, monkeypatch, ca
     assert executed.metadata.papermill.parameters["depth"] == 12
     capsys.readouterr()
     assert runner.main(["plain", "--profile", "smoke", "-p", "depth", "4"]) == 2
-    assert "depth (K, first-stage candidates of a question): expected int from 5 on, got 4" in capsys.readouterr().err
+    assert "depth (K, first-stage candidates of a question): expected int from 5 on, got '4'" in capsys.readouterr().err
 
 
 def test_a_record_holds_the_depth_that_is_not_the_paper_s(monkeypatch):

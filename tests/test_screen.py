@@ -1,18 +1,16 @@
 """A user's view of a terminal: a line a notebook, the time left, and at Ctrl-C nothing but that it stopped."""
 
-import json
 import os
 import re
 import select
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 from made_notebooks import RECORD, write_notebook
 
 from earlib import paths
-from earlib.harness import progress, runner
+from earlib.harness import runner
 
 pty = pytest.importorskip("pty", reason="no terminals of this kind here")
 
@@ -94,38 +92,8 @@ def test_a_run_tells_each_notebook_in_a_line_and_in_the_last_what_stayed(typed, 
     assert again()[-2].endswith(" s, changed: 4 of 4 rows")
 
 
-# -- time left
-
-
-@pytest.fixture
-def two(root, monkeypatch, capsys):
-    """Progress of four notebooks, two at a time, of which three ran before; the clock stands still."""
-    kept = {"smoke/a": 10.0, "smoke/b": 20.0, "smoke/c": 20.0, "laptop/d": 1.0}
-    paths.write_atomically(paths.build() / "durations.json", json.dumps(kept))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
-    return progress.Progress([SimpleNamespace(name=name, profile="smoke") for name in "abcd"], 2)
-
-
-def test_the_time_left_is_that_of_earlier_runs_at_the_pace_of_this_one(two, capsys):
-    assert two.left() is None  # of d nothing is known
-    two.begin("a")
-    two.end(two.plans[0], 5.0)  # twice as fast as before
-    assert two.left() == (10 + 10 + 5) / 2  # b, c, and d as long as the mean of this run
-    two.end(two.plans[1], 1.0, "it stopped", failed=True)
-    assert two.left() == 10  # no shorter than the longest of them
-    assert capsys.readouterr() == ("[1/4] a 5.0 s, about 12 s left\n", "[2/4] b FAILED after 1.0 s: it stopped\n")
-    kept = json.loads((paths.build() / "durations.json").read_text())
-    assert kept == {"smoke/a": 5.0, "smoke/b": 20.0, "smoke/c": 20.0, "laptop/d": 1.0}
-
-
-@pytest.mark.parametrize("content", ["{cut", "[]", '{"smoke/a": "long"}', '{"smoke/a": -1}'])
-def test_durations_that_cannot_be_read_only_cost_the_estimate(root, content):
-    paths.write_atomically(paths.build() / "durations.json", content)
-    assert progress.Progress([SimpleNamespace(name="a", profile="smoke")], 1).left() is None
-
-
 @pytest.mark.parametrize(
     "seconds, told", [(0.2, "1 s"), (89, "89 s"), (240, "4 min"), (5390, "90 min"), (5400, "1.5 h")]
 )
 def test_durations_are_told_in_one_unit(seconds, told):
-    assert progress.rounded(seconds) == told
+    assert runner.rounded(seconds) == told

@@ -23,7 +23,7 @@ def took(totals):
 def estimated(folder, outcomes):
     """Table of the requests that notebooks noted in a folder; one of several notebooks counts in the first."""
     lines, total = {}, {}
-    for plan, _, error, _ in outcomes:
+    for plan, _, error, *_ in outcomes:
         file = folder / f"{plan.name}.jsonl"
         notes = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         fresh = {note["key"]: note for note in notes if note["key"] not in total}

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import pandas as pd
 from dask.system import CPU_COUNT
 from distributed import as_completed
+from tqdm import tqdm
 
 from earlib.core.config import VARIANTS, Config, near
 from earlib.data import benchmarks, encoders
-from earlib.data.encoders import progress
 from earlib.experiments import intervals, measures, runs, settings
 from earlib.experiments.settings import Setting
 from earlib.harness import machines
@@ -68,20 +68,19 @@ def missing(planned):
 
 def compute(lacking, client):
     """Compute runs on workers, each into the cache as soon as it comes back; return the keys of those that failed."""
-    watch, data, futures, failed = machines.Watch(client), {}, {}, set()
+    data, futures, failed = {}, {}, set()
     for cell, job in lacking.items():
         if id(job.found) not in data:
             data[id(job.found)] = client.submit(replace, read_part(job.found), pure=False)  # a task can be made again
         sent = (job.setting, job.config, data[id(job.found)], job.splits)
-        futures[watch.submit(runs.compute_run, str(cell), *sent)] = cell
-    steps = progress("runs", [slice(number, number + 1) for number in range(len(futures))], len(futures), "runs")
-    for _, future in zip(steps, as_completed(futures, loop=client.loop), strict=True):
+        futures[machines.submit(client, runs.compute_run, *sent)] = cell
+    for future in tqdm(as_completed(futures, loop=client.loop), "runs", len(futures)):
         cell = futures[future]
         try:
             runs.keep(lacking[cell], future.result())
         except Exception as error:  # of a run or of its workers; the others go on
             failed.add(lacking[cell].key)
-            print(f"{cell}: FAILED: {machines.explain(error)}", file=sys.stderr, flush=True)
+            tqdm.write(f"{cell}: FAILED: {type(error).__name__}: {error}", file=sys.stderr)
         future.release()
     return failed
 
@@ -115,22 +114,23 @@ def _read_arguments(arguments):
     parser.add_argument("--dataset", nargs="+", default=["locomo"], metavar="NAME", help=", ".join(benchmarks.NAMES))
     parser.add_argument("--encoder", nargs="+", default=["minilm"], metavar="NAME", help=", ".join(encoders.REGISTRY))
     parser.add_argument("--variant", nargs="+", default=list(VARIANTS), metavar="NAME", help=", ".join(VARIANTS))
-    parser.add_argument("--seeds", type=int, default=Setting.model_fields["seeds"].default, help="seeds of each")
+    parser.add_argument("--seeds", type=_count, default=Setting.model_fields["seeds"].default, help="seeds of each")
     engine = parser.add_mutually_exclusive_group()
-    engine.add_argument("--workers", type=int, default=CPU_COUNT, metavar="N", help="processes of this machine")
+    engine.add_argument("--workers", type=_count, default=CPU_COUNT, metavar="N", help="processes of this machine")
     engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler, such as tcp://host:8786")
-    options = parser.parse_args(arguments)
-    for name in ("workers", "seeds"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name}: expected 1 or more")
-    return options
+    return parser.parse_args(arguments)
+
+
+def _count(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("expected 1 or more")
+    return int(text)
 
 
 def main(arguments=None):
     """Command line; returns the exit code: 0, 1 if a run failed, 2 for a bad request, 130 after Ctrl-C."""
     options = _read_arguments(arguments)
     try:
-        machines.check(options.scheduler)  # before anything is encoded
         planned = jobs(cells(options.dataset, options.encoder, options.variant, seeds=options.seeds))
         lacking, failed = missing(planned), set()
         if lacking:

@@ -2,15 +2,16 @@
 
 import ast
 import asyncio
-import base64
 import io
 import json
 import logging
 import os
 import re
-import signal
 import sys
-from typing import Annotated, Literal
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Annotated
 
 import nbformat
 import papermill
@@ -29,17 +30,14 @@ READERS = ("claims",)  # notebooks that draw on the records of others; they run 
 ASKED = ("llm", "judge")  # parameters that name a language model
 OWN = {"dataset": benchmarks.resolve, "encoder": encoders.resolve}
 DEPTH = "K, first-stage candidates of a question"
-SCALARS = {"str": str, "int": int, "float": float, "bool": bool}
+TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+TYPES |= {f"list[{name}]": list[one] for name, one in TYPES.items()}
 logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the runner tells an error itself; of Ctrl-C nothing is one
 RUNNING = {}  # kernels of this process: manager to the name of who asked for it
 
 
 class Unusable(ValueError):
     """A request that cannot be run; the message names the mistake and the alternatives."""
-
-
-class Elsewhere(RuntimeError):
-    """A notebook failed on a worker; the message is the one that would be told had it failed here."""
 
 
 def sources():
@@ -51,39 +49,31 @@ def sources():
 def parameters(source):
     """Pydantic model of a notebook's parameters cell, a field per line `name: type = default  # help`.
 
-    A field's title is its type as written, its description the help. Values are strict, except that an integer may
-    stand for a float and a scalar for a list of one. A notebook that assigns no `depth` has it all the same: the K of
-    all its configurations.
+    A field's title is its type as written, its description the help. Values are read from texts, and a scalar may stand
+    for a list of one. A notebook that assigns no `depth` has it all the same: the K of all its configurations.
     """
     try:
-        notebook = nbformat.read(source, as_version=4)
-        cells = [cell.source for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
-        if "kernelspec" not in notebook.metadata:  # JSON of something else has none either
-            raise ValueError("it names no kernel")
-        text = "".join(cells[:1])
-        body = ast.parse(text).body
-    except Exception as error:  # cut short, not JSON, not Python: anything unreadable
-        raise Unusable(f"{source}: expected a notebook, but it cannot be read ({_line(error)})") from error
-    fields = {}
-    for line in body:
-        try:
-            name, title = line.target.id, ast.unparse(line.annotation)
-            default, annotation = ast.literal_eval(line.value), _annotation(line.annotation)
-            TypeAdapter(annotation).validate_python(default, strict=True)
-        except (AttributeError, ValueError, SyntaxError) as error:
-            expected = f"expected a line `name: type = literal  # help` ({_line(error)})"
-            raise Unusable(f"{source}: parameter {ast.unparse(line)!r}: {expected}") from error
-        help = text.splitlines()[line.end_lineno - 1].encode()[line.end_col_offset :].decode().partition("#")[2]
-        if title.startswith("list["):
-            annotation = Annotated[annotation, BeforeValidator(lambda value: value if type(value) is list else [value])]
-        annotation = Annotated[annotation, AfterValidator(_meaning(name, default))]
-        fields[name] = annotation, Field(default, title=title, description=help.strip())
-    if source.stem not in READERS and not any(re.search(r"^depth\b", cell.source, re.M) for cell in notebook.cells):
+        cells = nbformat.read(source, as_version=4).cells
+        fields = {name: _field(**one) for name, one in papermill.inspect_notebook(str(source)).items()}
+    except Exception as error:  # cut short, not JSON, a line of another form: whatever makes it unreadable
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        expected = "expected a notebook with parameters `name: type = literal  # help`"
+        raise Unusable(f"{source}: {expected}, but it cannot be read ({told})") from error
+    if source.stem not in READERS and not any(re.search(r"^depth\b", cell.source, re.M) for cell in cells):
         least, default = (Config.model_fields[name].default for name in ("slate_size", "depth"))
         about = Field(default, title=f"int from {least} on", description=DEPTH)
         fields["depth"] = Annotated[int, Field(ge=least)], about
-    config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
-    return create_model(source.stem, __config__=config, **fields)
+    return create_model(source.stem, __config__=ConfigDict(protected_namespaces=()), **fields)
+
+
+def _field(name, inferred_type_name, default, help):
+    """Type and default of a parameter as papermill reads it; nothing is evaluated but the literal."""
+    annotation, value = TYPES[inferred_type_name], ast.literal_eval(default)
+    TypeAdapter(annotation).validate_python(value, strict=True)
+    if isinstance(value, list):
+        annotation = Annotated[annotation, BeforeValidator(lambda one: one if isinstance(one, list) else [one])]
+    annotation = Annotated[annotation, AfterValidator(partial(_meaning, name, value))]
+    return annotation, Field(value, title=inferred_type_name, description=help)
 
 
 def takes_depth(model):
@@ -91,63 +81,36 @@ def takes_depth(model):
     return "depth" in model.model_fields and model.model_fields["depth"].description == DEPTH
 
 
-def _annotation(node):
-    """The type that an annotation's syntax tree states; nothing is evaluated."""
-    match node:
-        case ast.Name(id=name) if name in SCALARS:
-            return SCALARS[name]
-        case ast.Constant(value=None):
-            return None
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _annotation(left) | _annotation(right)
-        case ast.Subscript(value=ast.Name(id="list"), slice=item):
-            return list[_annotation(item)]
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
-            return Literal[ast.literal_eval(choices)]
-    raise ValueError(f"type {ast.unparse(node)!r}: expected {', '.join(SCALARS)}, list[...], X | None or Literal[...]")
-
-
-def _line(error):
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _meaning(name, default):
-    """Validator that refuses what the package would refuse once a kernel has started: unknown names, ranges, files."""
-
-    def meant(value):
-        if value == default or value is None:
-            return value
-        if name in OWN and isinstance(value, list) and (not value or len(set(value)) < len(value)):
-            raise ValueError(f"one name or several, each once, got {value!r}")
-        return [_meant(name, item) for item in value] if isinstance(value, list) else _meant(name, value)
-
-    return meant
+def _meaning(name, default, value):
+    """Refuse what the package would refuse once a kernel has started: unknown names, ranges, files."""
+    if value == default:
+        return value
+    if not isinstance(value, list):
+        return _meant(name, value)
+    if name in OWN and (not value or len(set(value)) < len(value)):
+        raise ValueError(f"expected one name or several, each once, got {value!r}")
+    return [_meant(name, item) for item in value]
 
 
 def _meant(name, value):
     """Check a value and return it; for the user's own dataset or encoder its name instead of its path."""
-    if name in ASKED:  # models of an endpoint can have any name
-        if not value.strip():
-            raise ValueError(f"the name of a model, or none, got {value!r}")
-        return value
     if name in OWN:
         try:
             return OWN[name](value)
-        except (ValueError, OSError) as error:
-            raise Unusable(error) from error
+        except OSError as error:
+            raise ValueError(error) from error
     if name == "rerankers" and value not in rerankers.NAMES:
-        raise ValueError(f"one of {', '.join(rerankers.NAMES)}, got {value!r}{near(value, rerankers.NAMES)}")
+        known = ", ".join(rerankers.NAMES)
+        raise ValueError(f"expected one of {known}, got {value!r}{near(value, rerankers.NAMES)}")
     model = Config
     if name not in model.model_fields:
         from earlib.experiments.settings import Setting as model  # here because it brings torch, which takes seconds
     if name in model.model_fields:
-        field = model.model_fields[name]
         try:
-            kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-            TypeAdapter(kind, config=model.model_config).validate_python(value)
+            model(**{name: value})
         except ValidationError as error:
             expected = error.errors()[0]["msg"].removeprefix("Input should be ")
-            raise ValueError(f"{expected}, got {value!r}") from error
+            raise ValueError(f"expected {expected}, got {value!r}") from error
     return value
 
 
@@ -160,10 +123,8 @@ def validated(model, given, where):
         name = first["loc"][0]
         field = model.model_fields[name]
         about = f"{where}: {name}" + (f" ({field.description})" if field.description else "")
-        meant = first.get("ctx", {}).get("error")
-        if isinstance(meant, Unusable):
-            raise Unusable(f"{about}: {meant}") from error
-        raise Unusable(f"{about}: expected {meant or f'{field.title}, got {given[name]!r}'}") from error
+        told = first.get("ctx", {}).get("error") or f"expected {field.title}, got {given[name]!r}"
+        raise Unusable(f"{about}: {told}") from error
     return {name: getattr(made, name) for name in given}
 
 
@@ -178,54 +139,77 @@ class Kernel(AsyncKernelManager):
         return KernelSpec(**get_kernel_dict(quiet), env=self.environment)  # its command starts with sys.executable
 
 
-def execute(source, target, parameters, environment, asker=None, bar=False):
-    """Run a notebook in a kernel of its own, which `kill_kernels` knows by its asker; write it cell by cell."""
-    kernel = Kernel(kernel_name="python3", transport_encryption="auto")
-    kernel.environment = environment
-    RUNNING[kernel] = asker
-    try:
-        papermill.execute_notebook(
-            source,
-            target,
-            parameters,
-            kernel_name="python3",
-            km=kernel,
-            progress_bar={"desc": target.stem, "leave": False} if bar else False,
-            stderr_file=sys.stderr,
-            start_timeout=120,
-            coalesce_streams=True,
-        )
-    finally:
-        if kernel.has_kernel:
-            asyncio.run(kernel.shutdown_kernel(now=True))
-        del RUNNING[kernel]
+def execute(plan, content, variables, asker=None, bar=False):
+    """Run a plan's notebook in a kernel of its own, which `kill_kernels` knows by its asker; it need not lie here.
+
+    Parameters
+    ----------
+    plan : earlib.harness.profiles.Plan
+    content : bytes
+        The notebook's source.
+    variables : dict
+        Further variables of the kernel's environment.
+    asker : str, optional
+    bar : bool
+        Show a bar of the cells.
+
+    Returns
+    -------
+    files : dict
+        Contents of the executed notebook, as far as it came, and of all that it saved, by path.
+    error : str or None
+        Why it failed.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        source, made, error = Path(folder, "source.ipynb"), Path(folder, "made"), None
+        source.write_bytes(content)
+        made.mkdir()
+        kernel = Kernel(kernel_name="python3", transport_encryption="auto")
+        kernel.environment = {name: value for name, value in plan.machine.items() if name not in os.environ} | {
+            "EARLIB_ROOT": str(paths.ROOT),
+            "EARLIB_RESULTS": str(made),
+            "EARLIB_RUNNING": "1",
+            "EARLIB_DEPTH": plan.depth,
+            "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
+            "EARLIB_LLM_ESTIMATE": "",  # never the caller's own, as of the depth: results would come of estimates
+        }
+        kernel.environment |= variables
+        RUNNING[kernel] = asker
+        try:
+            papermill.execute_notebook(
+                source,
+                made / f"{plan.name}.ipynb",
+                plan.parameters,
+                kernel_name="python3",
+                km=kernel,
+                progress_bar={"desc": plan.name, "leave": False} if bar else False,
+                stderr_file=sys.stderr,
+                start_timeout=120,
+                coalesce_streams=True,
+            )
+        except PapermillExecutionError as failed:
+            error = f"{failed.ename}: {failed.evalue}"
+        except Exception as failed:  # of the kernel
+            error = f"{type(failed).__name__}: {failed}"
+        finally:
+            if kernel.has_kernel:
+                asyncio.run(kernel.shutdown_kernel(now=True))
+            del RUNNING[kernel]
+        return {str(file.relative_to(made)): file.read_bytes() for file in made.rglob("*") if file.is_file()}, error
 
 
 def kill_kernels(asker=None):
     """End the kernels of an asker at once; return how many of its notebooks have not ended yet."""
     kernels = [kernel for kernel, other in list(RUNNING.items()) if other == asker]
     for kernel in kernels:
-        if kernel.provisioner is not None and kernel.provisioner.pid:
-            try:
-                os.kill(kernel.provisioner.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-            except OSError:  # it has ended; Windows has no error of its own for that
-                continue
+        process = kernel.provisioner and kernel.provisioner.process
+        if process:  # else it has not begun yet, or has ended
+            process.kill()
     return len(kernels)
 
 
-def explain(error):
-    """The reason for which a notebook failed, as a user reads it."""
-    if isinstance(error, Elsewhere):
-        return str(error)
-    if not isinstance(error, PapermillExecutionError):
-        return f"{type(error).__name__}: {error}"
-    lacks_data = error.ename == "Unavailable" and "EARLIB_DATA" in error.evalue
-    hint = "\n  without data: PROFILE=smoke, on dialogues that the package makes"
-    return f"{error.ename}: {error.evalue}" + hint * lacks_data
-
-
-def publish(work, profile, name, rewrite=False, tolerance=None):
-    """Put the results of a finished run in place: record and figures first, then the notebook that shows them.
+def publish(files, plan, rewrite=False):
+    """Put the results of a finished run (`execute`) in place: record and figures, then the notebook that shows them.
 
     Results in place that say the same stay as they are, byte for byte, unless they are to be rewritten: the record's
     rows, parameters and data (`records.changes`: neither its commit nor values that vary count), the notebook's cells,
@@ -237,68 +221,49 @@ def publish(work, profile, name, rewrite=False, tolerance=None):
     Returns
     -------
     told : list of str or None
-        Words for what has changed; none if nothing has. None if there was nothing to compare with.
+        Words for what has changed; none if nothing has. None if there was nothing to compare with, or nothing
+        that stayed.
     stays : bool
         True if the results in place stay.
-
-    Raises
-    ------
-    IsADirectoryError
-        If a folder lies where a file belongs; nothing is written then.
     """
-    notebook = _stripped(nbformat.read(work / f"{name}.ipynb", as_version=4))
-    made = {f"{name}.ipynb": (nbformat.writes(notebook) + "\n").encode()}
-    left, folder = work / "results" / profile, paths.results() / profile
-    made = {str(file.relative_to(left)): file.read_bytes() for file in sorted(left.rglob("*")) if file.is_file()} | made
-    for file in made:
-        if (folder / file).is_dir():
-            raise IsADirectoryError(f"{folder / file}: expected a file, but it is a folder; remove it and run again")
+    name, folder, tolerance = plan.name, paths.results() / plan.profile, plan.every.get("tolerance")
+    made = {file.removeprefix(f"{plan.profile}/"): files[file] for file in sorted(files)}
+    notebook = _stripped(nbformat.reads(made.pop(f"{name}.ipynb").decode(), as_version=4))
+    made[f"{name}.ipynb"] = (nbformat.writes(notebook) + "\n").encode()
     near = f"values within {tolerance:g}" if tolerance is not None else ""
-    told = None if not any((folder / file).exists() for file in made) else _changes(made, folder, name, tolerance, near)
+    there = {file: (folder / file).read_bytes() for file in made if (folder / file).exists()}
+    try:
+        told = _changes(made, there, name, tolerance, near) if there else None
+    except Exception:  # cut short, not JSON: whatever makes it unreadable
+        told = ["a file that cannot be read"]
     stays = told in ([], [near]) and not rewrite
     for file, content in made.items():
-        if not stays or not (folder / file).exists():
+        if not stays or file not in there:
             paths.write_atomically(folder / file, content)
         if stays:
-            paths.write_atomically(paths.unchanged() / profile / file, content)
-    return told, stays
+            paths.write_atomically(paths.unchanged() / plan.profile / file, content)
+    return (told or None) if rewrite else told, stays
 
 
-def _changes(made, folder, name, tolerance, near):
+def _changes(made, there, name, tolerance, near):
     """Words for what differs between the files of a run and those in place; what is missing there changes nothing.
 
     They are `near` alone if values differ by no more than the tolerance, whatever follows from it in text and pictures.
     """
-    record, notebook = f"{name}.json", f"{name}.ipynb"
-    told, varied = [], False
-    if record in made and (folder / record).exists():
-        try:
-            new, old = json.loads(made[record]), json.loads((folder / record).read_bytes())
-            told = records.changes(new, old)
-            if told and not records.changes(new, old, tolerance):
-                told = [near]
-            varied = any(row.get("varies") and row not in old["rows"] for row in new["rows"])
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return ["a record that cannot be read"]
-    pairs = [(content, folder / file) for file, content in made.items() if file.endswith(".png")]
-    pairs = [(io.BytesIO(content), file) for content, file in pairs if file.exists()]
-    if (folder / notebook).exists():
-        try:
-            new, old = (nbformat.reads(one.decode(), 4) for one in (made[notebook], (folder / notebook).read_bytes()))
-            parts = {"cells": _written(new) == _written(old), "text": _printed(new, varied) == _printed(old, varied)}
-            shown = _pictures(new), _pictures(old)
-        except Exception:  # cut short, not JSON: anything unreadable
-            return ["a notebook that cannot be read"]
-        if near in told:
-            return told + ["cells"] * (not parts["cells"])
-        told += [what for what, same in parts.items() if not same]
-        told += ["number of pictures"] * (len(shown[0]) != len(shown[1]))
-        pairs += zip(*shown, strict=False)
-    return told + ["pictures"] * (near not in told and not all(alike(*pair, only_size=varied) for pair in pairs))
-
-
-def _written(notebook):
-    return [(cell.cell_type, cell.source) for cell in notebook.cells]
+    record, notebook, told, varied = f"{name}.json", f"{name}.ipynb", [], False
+    if record in there:
+        new, old = (json.loads(files[record]) for files in (made, there))
+        told = records.changes(new, old)
+        if told and not records.changes(new, old, tolerance):
+            told = [near]
+        varied = any(row.get("varies") and row not in old["rows"] for row in new["rows"])
+    if notebook in there:
+        new, old = (nbformat.reads(files[notebook].decode(), 4) for files in (made, there))
+        cells = [[(cell.cell_type, cell.source) for cell in one.cells] for one in (new, old)]
+        told += ["cells"] * (cells[0] != cells[1])
+        told += ["text"] * (near not in told and _printed(new, varied) != _printed(old, varied))
+    pictures = [[io.BytesIO(files[file]) for files in (made, there)] for file in there if file.endswith(".png")]
+    return told + ["pictures"] * (near not in told and not all(alike(*pair, only_size=varied) for pair in pictures))
 
 
 def _printed(notebook, varied):
@@ -306,11 +271,6 @@ def _printed(notebook, varied):
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = [output.get("text") or output.get("data", {}).get("text/html") for output in outputs]
     return [records.without_numbers(text) if varied else text for text in shown if text]
-
-
-def _pictures(notebook):
-    outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
-    return [io.BytesIO(base64.b64decode(one["image/png"])) for one in outputs if "image/png" in one]
 
 
 def _stripped(notebook):

@@ -9,10 +9,11 @@ import os
 import shutil
 from collections import Counter
 
+from huggingface_hub import constants
+
 from earlib import devices, paths
 from earlib.data import benchmarks, encoders, model_files, rerankers
 from earlib.harness.notebooks import ASKED, READERS, Unusable
-from earlib.harness.profiles import all_parameters
 from earlib.llm import NoModel
 
 ROOM = 5e8  # bytes of disk for runs, executed notebooks and records
@@ -41,7 +42,7 @@ def look(plans, limits=None, elsewhere=False):
     Unusable
         If none could run; the message is all that is missing.
     """
-    needs = {plan.name: {} if plan.source.stem in READERS else all_parameters(plan) for plan in plans}
+    needs = {plan.name: {} if plan.source.stem in READERS else plan.every for plan in plans}
     lost, rows, stops, room = {}, {}, [], Counter({paths.cache(): ROOM})
 
     def attempt(absent, find, name, *given):
@@ -52,14 +53,13 @@ def look(plans, limits=None, elsewhere=False):
         except ValueError as error:
             stops.append(str(error))
 
-    loaded = {name: attempt(lost, benchmarks.load, name) for name in _named(needs, "dataset")}
+    loaded = {name: attempt(lost, benchmarks.load, name) for name in _named(needs.values(), "dataset")}
     if not elsewhere:
-        for name in _named(needs, "encoder"):
-            asking = [given for given in needs.values() if name in _values(given, "encoder")]
-            beside = dict.fromkeys(one for given in asking for one in _values(given, "dataset"))
-            attempt(lost, _find_encoder, name, [loaded[one] for one in beside if loaded.get(one)], room)
+        for name in _named(needs.values(), "encoder"):
+            asking = [given for given in needs.values() if name in _named([given], "encoder")]
+            attempt(lost, _find_encoder, name, [loaded[one] for one in _named(asking, "dataset") if loaded[one]], room)
         fetch = any(given.get("fetch") for given in needs.values())
-        for name in _named(needs, "rerankers"):
+        for name in _named(needs.values(), "rerankers"):
             attempt(rows, _find_reranker, name, fetch, room)
         for name in {os.environ.get("EARLIB_DEVICE") or plan.machine.get("EARLIB_DEVICE") or "cpu" for plan in plans}:
             if name != "cpu":  # looking for another one brings torch, which takes seconds
@@ -67,21 +67,17 @@ def look(plans, limits=None, elsewhere=False):
         stops += _full_disks(room)
     for name in sorted({name for plan in plans for name in plan.models}) if limits is not None else ():
         attempt(rows, _find_model, name, limits)
-    able = {name for name, given in needs.items() if _runs(given, lost)}
+    able = [name for name, given in needs.items() if _runs(given, lost)]
     lines = [_told(reason, name, needs, able) for name, reason in (lost | rows).items()]
     if stops:
         raise Unusable("\n- ".join(["nothing can run as it was asked for:", *stops, *lines]))
     return [plan for plan in plans if plan.name in able], lines
 
 
-def _values(given, *keys):
-    """Values of some of a notebook's parameters, those of lists one by one."""
-    held = [given[key] for key in keys if key in given]
-    return [one for value in held for one in (value if isinstance(value, list) else [value])]
-
-
 def _named(needs, *keys):
-    return dict.fromkeys(one for given in needs.values() for one in _values(given, *keys))
+    """Values of some parameters of notebooks, those of lists one by one, each once."""
+    held = [given[key] for given in needs for key in keys if key in given]
+    return dict.fromkeys(one for value in held for one in (value if isinstance(value, list) else [value]))
 
 
 def _find_encoder(name, searched, room):
@@ -91,23 +87,15 @@ def _find_encoder(name, searched, room):
     texts = [([one.text for one in part], kind) for part, kind in parts]
     texts = [part for part, kind in texts if not encoders.encoded(part, name, kind)]
     if (texts or not searched) and not entry.folder:
-        _note(model_files.download(entry, encoders.trusted(name)), room)
+        room[constants.HF_HUB_CACHE] += model_files.download(entry, encoders.trusted(name))
     room[paths.cache()] += sum(2 * 4 * entry.dimension * len(part) for part in texts)  # float32, once more in shards
 
 
 def _find_reranker(name, fetch, room):
     if name in rerankers.REGISTRY and fetch:
-        _note(model_files.download(rerankers.get(name)), room)
+        room[constants.HF_HUB_CACHE] += model_files.download(rerankers.get(name))
     elif reason := rerankers.absent(name):
         raise FileNotFoundError(f"{reason}; `-p fetch true` downloads them")
-
-
-def _note(size, room):
-    """Note the disk that a download takes."""
-    if size:
-        from huggingface_hub import constants
-
-        room[constants.HF_HUB_CACHE] += size
 
 
 def _find_model(name, limits):
@@ -117,27 +105,18 @@ def _find_model(name, limits):
 
 
 def _full_disks(room):
-    """Yield the next step for each disk with less room than the run needs."""
-    needed, folders = Counter(), {}
-    for folder, size in room.items():
-        place = os.path.abspath(folder)
-        while not os.path.exists(place):
-            place = os.path.dirname(place)
-        disk = os.stat(place).st_dev
-        needed[disk] += size
-        folders.setdefault(disk, place)
-    for disk, place in folders.items():
-        free = shutil.disk_usage(place).free
-        if free < needed[disk]:
-            yield (
-                f"{place}: expected {needed[disk] / 1e9:.1f} GB of free disk, found {free / 1e9:.1f}; free some, or "
-                "name another with EARLIB_CACHE (embeddings and runs) or HF_HOME (weights)"
-            )
+    """Yield the next step for each folder whose disk has less room than the run needs there."""
+    for folder, size in (+room).items():  # those of which anything is needed
+        os.makedirs(folder, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < size:
+            told = f"expected {size / 1e9:.1f} GB of free disk, found {free / 1e9:.1f}"
+            yield f"{folder}: {told}; free some, or name another folder with EARLIB_CACHE or HF_HOME"
 
 
 def _told(reason, name, needs, able):
     """The reason, and the notebooks that it costs, or of which it costs rows."""
-    at = [plan for plan, given in needs.items() if name in _values(given, "dataset", "encoder", "rerankers", *ASKED)]
+    at = [plan for plan, given in needs.items() if name in _named([given], "dataset", "encoder", "rerankers", *ASKED)]
     told = [reason.rstrip(".")]
     for cost, runs in (("Left out", False), ("Without some values", True)):
         if plans := [plan for plan in at if (plan in able) is runs]:
@@ -147,4 +126,4 @@ def _told(reason, name, needs, able):
 
 def _runs(given, lost):
     """True if a notebook has one at least of its datasets and of its encoders at hand."""
-    return all(set(_values(given, key)) - set(lost) for key in ("dataset", "encoder") if key in given)
+    return all(_named([given], key).keys() - lost.keys() for key in ("dataset", "encoder") if key in given)

@@ -1,4 +1,4 @@
-"""Run the notebooks headless: `python -m earlib.run NAME... --profile P -p key=value`.
+"""Run the notebooks headless: `python -m earlib.run NAME... --profile P -p key value`.
 
 Everything is checked before anything runs. A notebook runs in a folder of its own under `build/`, and its results
 (the executed notebook, its record, its figures) replace older ones only when every cell has passed.
@@ -6,6 +6,7 @@ Everything is checked before anything runs. A notebook runs in a folder of its o
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +26,7 @@ from earlib import paths, records
 from earlib.data import own
 from earlib.harness import costs, notebooks, preflight
 from earlib.harness.notebooks import READERS, Unusable
-from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, all_parameters, make_plans
-from earlib.harness.progress import Progress, rounded
+from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, make_plans
 from earlib.llm import local
 from earlib.llm.budget import Ledger, LimitReached
 
@@ -53,20 +54,15 @@ class Runner:
     def __init__(self, jobs=1, environment=None, estimates=None, client=None, rewrite=False):
         self.jobs, self.environment, self.estimates, self.client = jobs, environment or {}, estimates, client
         self.rewrite, self.tasks, self.stopped = rewrite, set(), threading.Event()
-        self.progress = self.watch = None
+        self.name = uuid.uuid4().hex  # by which workers know the kernels of this run
+        self.began, self.count, self.numbers = time.monotonic(), 0, itertools.count(1)
 
     def run(self, plans):
         """Run all plans, also after one of them failed, those that read the records of others last.
 
         Ctrl-C raises KeyboardInterrupt when every kernel is gone.
         """
-        workers = self.client and len(self.client.scheduler_info(n_workers=-1)["workers"])
-        self.progress = Progress(plans, workers or self.jobs)
-        if self.client is not None:
-            from earlib.harness.machines import Watch  # here because it brings torch, which takes seconds
-
-            self.watch = Watch(self.client, lambda name, worker: self.progress.begin(name))
-        futures = []
+        futures, self.count = [], len(plans)
         with ThreadPoolExecutor(self.jobs) as here, ThreadPoolExecutor(max(1, len(plans))) as elsewhere:
             try:
                 for reads in (False, True):
@@ -80,7 +76,7 @@ class Runner:
                     pool.shutdown(wait=False, cancel_futures=True)
                 if self.client is not None:
                     self.client.cancel(list(self.tasks))
-                    while any(self.client.run(notebooks.kill_kernels, self.watch.topic, on_error="ignore").values()):
+                    while any(self.client.run(notebooks.kill_kernels, self.name, on_error="ignore").values()):
                         time.sleep(0.2)
                 while not all(future.done() for future in futures):  # `wait` never counts a cancelled one as done
                     notebooks.kill_kernels()
@@ -94,93 +90,47 @@ class Runner:
 
     def _run(self, plan):
         """Run one plan, put its results in place and tell how it ended."""
-        folder, computed = self.estimates or paths.build() / plan.profile, False
-        work, broken, error, changes, stays = None, folder / f"{plan.name}.ipynb", None, None, False
+        began, content, kept = time.monotonic(), plan.source.read_bytes(), paths.build() / plan.profile / plan.name
+        files, changes, stays = {}, None, False
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=f"{plan.name}.", dir=folder))
             if self._stays(plan):
-                self.progress.begin(plan.name)
                 bar = self.jobs == 1 and self.client is None and sys.stderr.isatty()
-                execute(plan, plan.source, work, self.environment, self.estimates, bar=bar)
+                noted = str(self.estimates / f"{plan.name}.jsonl") if self.estimates else ""
+                variables = self.environment | {"EARLIB_LLM_ESTIMATE": noted}
+                files, error = notebooks.execute(plan, content, variables, bar=bar)
             else:
-                self._run_elsewhere(plan, work)
-            if self.estimates is None:
-                computed = True
-                tolerance = all_parameters(plan).get("tolerance")
-                changes, stays = notebooks.publish(work, plan.profile, plan.name, self.rewrite, tolerance)
-                if self.rewrite:  # nothing stayed as it was
-                    changes = changes or None
-                broken.unlink(missing_ok=True)  # of an earlier run
-        except Exception as caught:
-            error = notebooks.explain(caught)
-            if computed:
-                error += f"\n  all that it computed is kept in {paths.shown(work)}"
-            elif self.estimates is None and not self.stopped.is_set() and work and (work / broken.name).exists():
-                os.replace(work / broken.name, broken)
-                error += f"\n  the notebook as far as it came: {paths.shown(broken)}"
-        if work and not (error and computed):
-            shutil.rmtree(work, ignore_errors=True)
-        outcome = Outcome(plan, self.progress.seconds(plan.name), error, changes, stays)
+                from earlib.harness import machines  # here because it brings torch, which takes seconds
+
+                task = machines.submit(self.client, notebooks.execute, plan, content, {}, self.name)
+                self.tasks.add(task)
+                files, error = task.result()
+            if self.estimates is None and not error:
+                changes, stays = notebooks.publish(files, plan, self.rewrite)
+                shutil.rmtree(kept, ignore_errors=True)  # of an earlier run
+        except Exception as caught:  # of a worker that was lost, or of a folder that cannot be written
+            error = f"{type(caught).__name__}: {caught}"
+        if error and files and self.estimates is None and not self.stopped.is_set():
+            for name, content in files.items():
+                paths.write_atomically(kept / name, content)
+            error += f"\n  the notebook as far as it came: {paths.shown(kept)}"
+        outcome = Outcome(plan, time.monotonic() - began, error, changes, stays)
         if not self.stopped.is_set():
             self._tell(outcome)
         return outcome
 
     def _tell(self, outcome):
+        """Tell in a line how a plan ended: "[3/22] fig03_sample_efficiency 5.9 s, unchanged, about 4 min left"."""
         plan, seconds, error, changes, stays = outcome
-        said = error or ""
-        if changes is not None and not error:
-            said = f", {'' if stays else 'changed: '}{', '.join(changes) or 'unchanged'}"
-        if self.watch is not None and plan.name in self.watch.workers and not error:
-            said = f" on {self.watch.workers[plan.name]}{said}"
-        self.progress.end(plan, seconds, said, failed=bool(error), keep=self.estimates is None)
-
-    def _run_elsewhere(self, plan, work):
-        """Let a worker run the notebook; its files come back into `work`."""
-        from earlib.harness.machines import explain
-
-        task = self.watch.submit(execute_on_worker, plan.name, plan, plan.source.read_bytes(), self.watch.topic)
-        self.tasks.add(task)
-        try:
-            files, error = task.result()
-        except Exception as caught:  # of a worker; what a notebook raises comes with the files
-            raise notebooks.Elsewhere(explain(caught)) from caught
-        finally:
-            self.tasks.discard(task)
-        for name, content in files.items():
-            paths.write_atomically(work / name, content)
+        number = next(self.numbers)
+        told = f"[{number}/{self.count}] {plan.name}{' FAILED after' if error else ''} {seconds:.1f} s"
         if error:
-            raise notebooks.Elsewhere(error)
-
-
-def execute(plan, source, work, environment, estimates=None, asker=None, bar=False):
-    """Run the notebook of a plan in a folder of its own, with the variables that kernels of a run have."""
-    environment = {name: value for name, value in plan.machine.items() if name not in os.environ} | environment
-    environment |= {
-        "EARLIB_ROOT": str(paths.ROOT),
-        "EARLIB_RESULTS": str(work / "results"),
-        "EARLIB_RUNNING": "1",
-        "EARLIB_DEPTH": plan.depth,
-        "EARLIB_RECORDS": os.environ.get("EARLIB_RECORDS") or str(paths.results().absolute()),
-        # Never the caller's own, as of the depth: results would come of estimates.
-        "EARLIB_LLM_ESTIMATE": "" if estimates is None else str(estimates / f"{plan.name}.jsonl"),
-    }
-    notebooks.execute(source, work / f"{plan.name}.ipynb", plan.parameters, environment, asker, bar)
-
-
-def execute_on_worker(plan, content, topic):
-    """Run a notebook on a worker, which need not have it; return the files that it left, by path, and why it failed."""
-    folder, error = paths.build() / plan.profile, None
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{plan.name}.", dir=folder, ignore_cleanup_errors=True) as work:
-        work, source = Path(work), Path(work, "source.ipynb")
-        source.write_bytes(content)
-        try:
-            execute(plan, source, work, {}, asker=topic)
-        except Exception as caught:
-            error = notebooks.explain(caught)
-        source.unlink()
-        return {str(file.relative_to(work)): file.read_bytes() for file in work.rglob("*") if file.is_file()}, error
+            told += f": {error}"
+        elif changes is not None:
+            told += f", {'' if stays else 'changed: '}{', '.join(changes) or 'unchanged'}"
+        if number < self.count and not error:
+            left = (time.monotonic() - self.began) / number * (self.count - number)
+            told += f", about {rounded(left)} left"
+        print(told, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 @contextlib.contextmanager
@@ -193,27 +143,11 @@ def _runner(jobs, scheduler=None, environment=None, estimates=None, rewrite=Fals
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             environment |= {"OMP_NUM_THREADS": str(max(1, cores // jobs)), "EARLIB_ENCODING_THREADS": str(cores)}
         yield Runner(jobs, environment, estimates, rewrite=rewrite)
-        return
-    from earlib.harness import machines
+    else:
+        from earlib.harness import machines
 
-    try:
         with machines.connect(scheduler) as client:
             yield Runner(1, environment, estimates, client, rewrite)
-    except machines.Unreachable as error:
-        raise Unusable(error) from error
-
-
-def _check_writable(plans):
-    """Refuse to compute what could not be kept."""
-    places = {paths.results() / plan.profile: "EARLIB_RESULTS" for plan in plans} | {paths.build(): "EARLIB_BUILD"}
-    for folder, variable in places.items():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            next_step = f"make it writable, or name another with {variable}"
-            raise Unusable(f"cannot write into {folder}: {error.strerror}; {next_step}") from error
 
 
 def _usable_plans(options):
@@ -221,13 +155,13 @@ def _usable_plans(options):
 
     They are for a group of notebooks none of whose data can be had. What is missing otherwise is printed.
     """
-    names, profile, given = options.names, options.profile, options.own
+    names, profile, given = options.names, options.profile, dict(options.p)
     plans = make_plans(names, profile, given)
     limits = None if options.estimate else {"max_calls": options.max_calls, "max_cost": options.max_cost}
     able, lines = preflight.look(plans, limits, elsewhere=options.scheduler is not None)
     group = bool(set(names) & set(GROUPS))  # of which notebooks that need no data alone are not worth a run
     found = [plan for plan in able if plan.source.stem not in READERS]
-    found = [plan for plan in found if not group or "dataset" in all_parameters(plan)]
+    found = [plan for plan in found if not group or "dataset" in plan.every]
     if found or len(able) == len(plans):
         for line in lines:
             print(f"missing: {line}", flush=True)
@@ -266,6 +200,13 @@ def summarise(outcomes, seconds):
     return lines
 
 
+def rounded(seconds):
+    """A duration in one unit: "40 s", "4 min", "1.5 h"."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def describe():
     """All notebooks with title and parameters."""
     lines = []
@@ -285,7 +226,7 @@ def _read_arguments(arguments):
     parser = argparse.ArgumentParser(prog="python -m earlib.run", description="Run notebooks of the paper headless.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"ids of notebooks, or {', '.join(GROUPS)}")
     parser.add_argument("--profile", default="laptop", help="a file of notebooks/profiles (default: laptop)")
-    parser.add_argument("-p", action="append", default=[], metavar="KEY=VALUE", help="a parameter; also KEY VALUE")
+    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"), help="a parameter")
     engine = parser.add_mutually_exclusive_group()
     engine.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
     engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler whose workers run the notebooks")
@@ -294,35 +235,23 @@ def _read_arguments(arguments):
     parser.add_argument("--estimate", action="store_true", help="say what they would cost; ask and write nothing")
     parser.add_argument("--rewrite", action="store_true", help="write results also where nothing has changed")
     parser.add_argument("--list", action="store_true", help="show notebooks and their parameters")
-    given, joined = iter(arguments), []
-    for argument in given:  # `-p key value`, papermill's form, as `-p key=value`
-        joined.append(argument)
-        if argument == "-p":
-            pair = next(given, "")
-            joined.append(pair if "=" in pair or not pair else f"{pair}={next(given, '')}")
-    options = parser.parse_args(joined)
+    options = parser.parse_args(arguments)
     if not options.names and not options.list:
         known = ", ".join(notebooks.sources()) or "none"
         parser.error(f"name a notebook, or one of {', '.join(GROUPS)}; there are {known}")
-    if options.jobs < 1:
-        parser.error("--jobs: expected 1 or more")
-    for option, limit in (("--max-calls", options.max_calls), ("--max-cost", options.max_cost)):
-        if limit is not None and not 0 <= limit < float("inf"):
-            parser.error(f"{option}: expected 0 or more")
-        if limit is not None and options.estimate:
-            parser.error(f"--estimate asks nothing; leave out {option}")
-    if options.estimate and options.scheduler:
-        parser.error("--estimate asks and computes next to nothing; leave out --scheduler")
-    for pair in options.p:
-        if not all(pair.partition("=")):
-            parser.error(f"-p: expected key=value, got {pair!r}")
-    options.own = dict(pair.split("=", 1) for pair in options.p)
+    for option, value, least in (
+        ("--jobs", options.jobs, 1),
+        ("--max-calls", options.max_calls, 0),
+        ("--max-cost", options.max_cost, 0),
+    ):
+        if value is not None and not value >= least:  # also nan
+            parser.error(f"{option}: expected {least} or more")
     return options
 
 
 def main(arguments=None):
     """Command line; returns the exit code: 0, 1 if a notebook failed, 2 for a bad request. Ctrl-C is the caller's."""
-    options = _read_arguments(sys.argv[1:] if arguments is None else arguments)
+    options = _read_arguments(arguments)
     try:
         if options.list:
             print(describe())
@@ -334,7 +263,7 @@ def main(arguments=None):
         if instead:
             print(f"this run was {instead.partition('. ')[0]}", flush=True)  # without how to get the data, said above
         return 1 if any(outcome.error for outcome in outcomes) else 0
-    except (Unusable, LimitReached) as error:  # the latter if the ledger cannot be read
+    except (Unusable, LimitReached, OSError) as error:  # a ledger that cannot be read, no scheduler
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -374,7 +303,6 @@ def _told_costs(ledger):
 
 def _reproduce(plans, options):
     """Run plans under limits that they share, and sum up."""
-    _check_writable(plans)
     limits = {"EARLIB_LLM_MAX_CALLS": options.max_calls, "EARLIB_LLM_MAX_COST": options.max_cost}
     environment = {name: str(limit) for name, limit in limits.items() if limit is not None}
     began, profile, count = time.monotonic(), plans[0].profile, len(plans)
