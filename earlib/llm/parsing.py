@@ -57,7 +57,8 @@ _SAYS = (
     rf"[^\w\n{BLANK}]*(?P<said>yes|no)\b(?!-\w|\.\s*\d)(?=\s*(?:$|[^\w\s/|&{BLANK}]|(?:because|since)\b))"
     r"(?![^\w.!?]*(?:(?:or|and)\b[^\w.!?]*)?(?:yes|no)\b|[^\w\n]*(?:yes|no)\W*$|[\"']\s*\w)"
 )
-_LABELLED = re.compile(rf"(?im)^[^\w\n{BLANK}]*(?:output|evaluation|verdict|final answer)\W*:\s*{_SAYS}")
+_LABEL = r"(?:final\s+)?(?:output|evaluation|verdict|judge?ment|assessment|decision|result)|final(?:\s+answer)?"
+_LABELLED = re.compile(rf"(?im)^[^\w\n{BLANK}]*(?:{_LABEL})\W*:\s*{_SAYS}")
 _OPENING = re.compile(_SAYS, re.I)
 _ALONE = re.compile(r"(?i)\W*(?P<said>yes|no)\W*")
 
@@ -65,9 +66,9 @@ _ALONE = re.compile(r"(?i)\W*(?P<said>yes|no)\W*")
 def read_verdict(reply, given=(), cut=False):
     """Verdict of a reply to the judge prompt: True, False, or None if it states none or both.
 
-    The lines with a label decide: `Output: Yes`, also Evaluation, Verdict and Final Answer, in either case, with or
-    without bold, bullets and code marks. A reply without one is read by the word that opens it before punctuation, "No,
-    it was yesterday", and by a last line of one word, unless that follows a question or a heading.
+    The lines with a label decide: `Output: Yes`, also Verdict, Judgement and the like, with or without Final, bold,
+    bullets and code marks. A reply without one is read by the word that opens it before punctuation, "No, it was
+    yesterday", and by a last line of one word, unless that follows a question or a heading.
     """
     own = re.sub(r"[*`_]", "", _own(reply, given, "judge", RUN)) + "x" * cut  # a last word that may go on is no verdict
     found = list(_LABELLED.finditer(own))
