@@ -1040,6 +1040,8 @@ REFUSED = {
         (lambda held: EARMemory(3), "encoder: expected a name, a callable or embeddings, found int"),
     ],
     ValueError: [
+        (lambda held: held.add(["half \ud83d"]), r"texts\[0\]: half of a surrogate pair"),
+        (lambda held: held.retrieve("half \ud83d"), "query: half of a surrogate pair"),
         (lambda held: EARMemory(encoder, seed=-1), "seed = -1: expected at least 0"),
         (lambda held: EARMemory(encoder, dtype=torch.float16), "dtype = torch.float16: expected torch.float32 or"),
         (lambda held: EARMemory("minlm"), "unknown encoder 'minlm'"),

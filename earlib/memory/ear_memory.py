@@ -27,7 +27,7 @@ from earlib import paths
 from earlib.core.adapter import gram
 from earlib.core.explorer import explore
 from earlib.core.ordering import best
-from earlib.data.encoders import check_texts, sequence
+from earlib.data.encoders import sequence
 from earlib.memory.critics import Replies
 from earlib.memory.critics import ask as ask_critic
 from earlib.memory.snapshot import Found, Memory, check_free, check_present
@@ -146,7 +146,8 @@ class EARMemory(StoredMemory):
         Raises
         ------
         TypeError, ValueError
-            For another type, an id that is in use or comes twice, or more or fewer ids or metadata than texts.
+            For another type, an id that is in use or comes twice, more or fewer ids or metadata than texts, or half of
+            a surrogate pair, which no encoder and no file takes.
         """
         return self._add(texts, None if ids is None else check_ids(ids), namespace, metadata, replace=False)
 
@@ -166,7 +167,8 @@ class EARMemory(StoredMemory):
 
     def _add(self, texts, given, namespace, metadata, replace):
         self._write.check_process()
-        texts, namespace = check_texts(texts), check_text(namespace, "namespace")
+        texts = [check_text(text, f"texts[{number}]") for number, text in enumerate(sequence(texts, "texts"))]
+        namespace = check_text(namespace, "namespace")
         metadata = None if metadata is None else sequence(metadata, "metadata")
         for name, values in (("ids", given), ("metadata", metadata)):
             if values is not None and len(values) != len(texts):

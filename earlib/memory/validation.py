@@ -16,6 +16,10 @@ from earlib.data.encoders import sequence
 def check_text(text: str, name: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{name}: expected a string, found {type(text).__name__} {text!r:.60}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}: half of a surrogate pair, which no file takes ({error})") from None
     return text
 
 
