@@ -47,8 +47,8 @@ def real_file(name):
 
 
 def refused(read, path, *words):
-    """Check that reading a file is refused in one line that names it, and with these words."""
+    """Check that reading a file is refused in one line that names it, what was expected, and these words."""
     with pytest.raises(ValueError) as caught:
         read(path)
     told = str(caught.value)
-    assert "\n" not in told and not [word for word in (str(path), *words) if word not in told], told
+    assert "\n" not in told and not [word for word in (str(path), "expected", *words) if word not in told], told

@@ -1,5 +1,7 @@
 """Banks in files: exact search as in memory, whatever the blocks; an index; adapters folded in or applied."""
 
+import os
+
 import faiss
 import numpy as np
 import pytest
@@ -221,3 +223,56 @@ def test_both_uses_are_measured_in_a_bank_that_goes(tmp_path, monkeypatch, capsy
     (disk,) = {row["measured"] for row in made if row["metric"] == "disk"}  # as large whatever is stored
     assert disk > 900 * 48 * 3 / 1e9
     assert {row["metric"] for row in made if not row.get("varies")} == {"disk", "overlap"}
+
+
+# -- files that are not whole ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [20, 0.5, -1])
+def test_a_file_cut_short_is_named(path, left):
+    write(path, unit(30))
+    size = path.stat().st_size
+    os.truncate(path, left if left > 1 else int(left * size) if left > 0 else size + left)
+    with pytest.raises(ValueError, match=r"bank.npy: not a whole bank \(.*\); write the bank anew"):
+        Bank(path)
+
+
+def test_a_file_of_another_kind_is_named(path):
+    for wrong in (np.ones(5, np.float16), np.ones((5, 2), int), np.ones((5, 2), np.float16, order="F")):
+        np.save(path, wrong)
+        with pytest.raises(ValueError, match="bank.npy: expected rows of float16, found"):
+            Bank(path)
+    np.save(path, np.array([{}], object), allow_pickle=True)
+    with pytest.raises(ValueError, match="bank.npy: not a whole bank .*Python objects"):
+        Bank(path)
+    path.write_text("text")
+    with pytest.raises(ValueError, match="bank.npy: not a whole bank"):
+        Bank(path)
+
+
+def broken(rows):
+    yield rows[:10]
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("blocks", "error", "message"),
+    [
+        (lambda rows: broken(rows), KeyboardInterrupt, None),
+        (lambda rows: [rows[:20]], ValueError, "expected 30 memories, got 20"),
+        (lambda rows: [rows, rows[:1]], ValueError, "expected 30 memories, got 31"),
+        (lambda rows: [rows[:, :40]], ValueError, r"expected 48 dimensions, got a block of shape \(30, 40\)"),
+        (lambda rows: [rows[:10], rows[10:] * np.float32(1e9)], ValueError, "memory 10 is not finite"),
+        (lambda rows: [rows + np.float32(np.nan)], ValueError, "memory 0 is not finite"),
+    ],
+)
+def test_an_interrupted_write_leaves_no_half_bank(path, blocks, error, message):
+    rows = unit(30).numpy()
+    with pytest.raises(error, match=message):
+        banks.write_bank(path, blocks(rows), 30, 48)
+    assert list(path.parent.iterdir()) == []
+    write(path, unit(5))
+    before = path.read_bytes()
+    with pytest.raises(error, match=message):
+        banks.write_bank(path, blocks(rows), 30, 48)
+    assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["bank.npy"]

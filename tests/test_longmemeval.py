@@ -197,7 +197,7 @@ def test_missing_and_mistyped_values_are_named(tmp_path):
 @pytest.mark.parametrize(
     "place, value, words",
     [
-        (["question_id"], "a/b", ["[0].question_id", "should match pattern", "'a/b'"]),
+        (["question_id"], "a/b", ["[0].question_id", "expected to match pattern", "'a/b'"]),
         (["question_type"], "single-hop", ["[0].question_type", "'single-session-user'", "'single-hop'"]),
         (["answer"], True, ["[0].answer", "expected a valid string, found True"]),
         (["haystack_dates"], ["2023/05/20"], ["q1", "as many haystack_session_ids,", "2, 1 and 2"]),

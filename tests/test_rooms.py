@@ -24,7 +24,7 @@ PLANTED = {  # in a file: a line that opens a door, and the contract that it bre
     "experiments/runs.py": ("from earlib.llm import models", "experiments know data, core and paper"),
     "llm/answers.py": ("from earlib import memory", "llm knows experiments and what lies below"),
     "llm/critic.py": ("from earlib.llm import answers", "the critic and its client know no experiment"),
-    "memory/online.py": ("from earlib.llm import models", "memory knows data, core and how llm asks for citations"),
+    "memory/online.py": ("from earlib.llm import models", "memory knows data, core and the critic of llm"),
     "claims/evidence.py": ("from earlib.experiments import runs", "claims know paper, records and measures"),
     "extensions/drift.py": ("from earlib import records", "extensions know experiments, memory and what lies below"),
     "llm/models.py": ("import papermill", "only the harness knows papermill"),

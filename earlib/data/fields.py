@@ -6,7 +6,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 
 
 def _in_unicode(text):
-    text.encode()  # refuses half a surrogate pair, which no encoder takes
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("expected text that UTF-8 can hold, surrogates not allowed") from error
     return text
 
 
@@ -34,5 +37,6 @@ def refusal(error, where):
     place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in fault["loc"])
     if fault["type"] == "missing":
         return ValueError(f"{where}{place}: expected this field, found none")
-    told = fault["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
+    told = fault["msg"].replace("Input should be", "expected").replace(" should ", " expected to ")
+    told = told.removeprefix("Value error, ")
     return ValueError(f"{where}{place}: {told}, found {fault['input']!r:.60}")

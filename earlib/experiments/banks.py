@@ -19,13 +19,23 @@ AIM = 0.95  # recall that the lists searched must reach at the lower end of its 
 def write_bank(path, blocks, count, dimension):
     """Write M unit embeddings, in blocks `[m, d]`, as a NumPy file of float16, and remove the index of an older bank.
 
-    Where writing fails, the old file stays.
+    Raises ValueError for a wrong width or number, or numbers that are not finite; the old file stays.
     """
+    written = 0
     with paths.replacing(path) as file:
         header = {"descr": "<f2", "fortran_order": False, "shape": (count, dimension)}
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
-            file.write(np.ascontiguousarray(block, "<f2"))
+            with np.errstate(over="ignore"):  # too large for the format: infinite, which is refused
+                kept = np.ascontiguousarray(block, "<f2")
+            if kept.shape[1:] != (dimension,):
+                raise ValueError(f"{path}: expected {dimension} dimensions, got a block of shape {kept.shape}")
+            if not (finite := np.isfinite(kept).all(axis=1)).all():
+                raise ValueError(f"{path}: memory {written + int(np.argmin(finite))} is not finite; encode it anew")
+            file.write(kept)
+            written += len(kept)
+        if written != count:
+            raise ValueError(f"{path}: expected {count:,} memories, got {written:,}; the old file stays")
     index_path(path).unlink(missing_ok=True)
 
 
@@ -35,13 +45,18 @@ def index_path(path):
 
 
 class Bank:
-    """A bank in a file, mapped into memory."""
+    """A bank in a file, mapped into memory; ValueError if the file is no bank, or truncated."""
 
     def __init__(self, path):
         self.path = Path(path)
-        # Copy on write: torch warns of read-only memory.
-        self.rows = torch.from_numpy(np.load(self.path, mmap_mode="c", allow_pickle=False))
-        self.dimension = self.rows.shape[1]
+        try:
+            rows = np.load(self.path, mmap_mode="c", allow_pickle=False)  # torch warns of read-only memory
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{self.path}: not a whole bank ({error}); write the bank anew") from None
+        if rows.ndim != 2 or rows.dtype != np.float16 or not rows.flags.c_contiguous:
+            found = f"found {rows.dtype} of shape {rows.shape}"
+            raise ValueError(f"{self.path}: expected rows of float16, {found}; write the bank anew")
+        self.rows, self.dimension = torch.from_numpy(rows), rows.shape[1]
 
     def __len__(self):
         return len(self.rows)

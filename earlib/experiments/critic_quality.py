@@ -53,14 +53,12 @@ def teach(setting, config, critic=None, assisted=0):
     """
     if critic is None and config.errors not in ("slate", "persistent"):
         raise ValueError(f"errors = {config.errors!r}: expected 'slate' or 'persistent'")
-    if critic is not None:
+    code = Path(__file__).read_text(encoding="utf-8")
+    key = cache.content_hash([runs.job(setting, config).key, assisted, code])
+    kept = cache.load("citations", key) if critic is None else None
+    if kept is None:
         kept = _teach(setting, config, critic, assisted)
-    else:
-        code = Path(__file__).read_text(encoding="utf-8")
-        key = cache.content_hash([runs.job(setting, config).key, assisted, code])
-        kept = cache.load("citations", key)
-        if kept is None:
-            kept = _teach(setting, config, None, assisted)
+        if critic is None:
             cache.save("citations", key, kept)
     return Taught(_quality(kept.pop("counts")), **kept)
 

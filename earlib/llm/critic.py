@@ -7,6 +7,17 @@ import torch
 from earlib.llm import Request, parsing, prompts
 
 
+def request(question, memories, tokens, sample=0):
+    """The request for the citations of a slate."""
+    return Request(prompts.citation_prompt(question, memories), tokens, sample=sample)
+
+
+def citations(reply, question, memories):
+    """`parsing.Citations` of the reply to it; of one that was refused or failed none, with its status as the reason."""
+    read = reply.read(parsing.read_citations, len(memories), [question, *memories])
+    return read or parsing.Citations(None, reply.status)
+
+
 class LLMCritic:
     """Critic that asks a language model which memories of a slate it used for its answer (the paper's prompt).
 
@@ -47,7 +58,7 @@ class LLMCritic:
             for query, slate in shown
         ]
         requests = [
-            Request(prompts.citation_prompt(*given), self.tokens, sample=self.sample + self._again[one])
+            request(*given, self.tokens, self.sample + self._again[one])
             for one, given in zip(shown, texts, strict=True)
         ]
         read = [self._read(*one) for one in zip(self.client.ask(requests), texts, strict=True)]
@@ -60,9 +71,7 @@ class LLMCritic:
 
     def _read(self, reply, shown):
         """Positions that a reply cites; None if they cannot be read."""
-        question, memories = shown
-        read = reply.read(parsing.read_citations, len(memories), [question, *memories])
-        indices, reason = read or (None, reply.status)
+        indices, reason = citations(reply, *shown)
         if indices is None:
             self.unread[reason] += 1
         return indices

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from earlib.data.encoders import sequence
-from earlib.llm import Reply, Request, parsing, prompts
+from earlib.llm import Reply
+from earlib.llm.critic import citations, request
 from earlib.memory.validation import as_label
 
 Critic = Callable[..., Sequence[Any]]  # (query, texts) -> labels
@@ -37,12 +38,9 @@ class _ByModel:
     tokens: int
 
     def __call__(self, query: str, texts: list[str], replies: Any = None) -> list[bool | None]:
-        request = Request(prompts.citation_prompt(query, texts), self.tokens)
-        (reply,) = self.client.ask([request], replies)
-        cited = reply.read(parsing.read_citations, len(texts), [query, *texts])
-        if cited is None or cited.indices is None:
-            return [None] * len(texts)
-        return [at in cited.indices for at in range(len(texts))]
+        (reply,) = self.client.ask([request(query, texts, self.tokens)], replies)
+        indices, _ = citations(reply, query, texts)
+        return [None if indices is None else at in indices for at in range(len(texts))]
 
 
 class Replies(NamedTuple):
