@@ -27,6 +27,7 @@ from earlib.data import benchmarks, encoders, rerankers
 from earlib.harness.pictures import alike
 
 READERS = ("claims",)  # notebooks that draw on the records of others; they run when all others are finished
+LONGEST = ("sensitivity", "controls")  # begun first, so that neither is left to end a run alone
 ASKED = ("llm", "judge")  # parameters that name a language model
 OWN = {"dataset": benchmarks.resolve, "encoder": encoders.resolve}
 DEPTH = "K, first-stage candidates of a question"

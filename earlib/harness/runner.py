@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from earlib import paths, records
 from earlib.data import own
 from earlib.harness import costs, notebooks, preflight
-from earlib.harness.notebooks import READERS, Unusable
+from earlib.harness.notebooks import LONGEST, READERS, Unusable
 from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, make_plans
 from earlib.llm import local
 from earlib.llm.budget import Ledger, LimitReached
@@ -58,7 +58,7 @@ class Runner:
         self.began, self.count, self.numbers = time.monotonic(), 0, itertools.count(1)
 
     def run(self, plans):
-        """Run all plans, also after one of them failed, those that read the records of others last.
+        """Run all plans, also after one of them failed, the longest first, those that read the records of others last.
 
         Ctrl-C raises KeyboardInterrupt when every kernel is gone.
         """
@@ -67,6 +67,7 @@ class Runner:
             try:
                 for reads in (False, True):
                     wave = [plan for plan in plans if (plan.source.stem in READERS) is reads]
+                    wave.sort(key=lambda plan: plan.source.stem not in LONGEST)
                     futures += [(here if self._stays(plan) else elsewhere).submit(self._run, plan) for plan in wave]
                     wait(futures)
                 return [future.result() for future in futures]
