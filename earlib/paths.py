@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
+import yaml
 
 _PACKAGE = Path(__file__).resolve().parent
 INSTALLED = (_PACKAGE / "notebooks").is_dir()  # a wheel: a checkout has them beside the package
@@ -150,3 +151,8 @@ def replacing(path):
             os.replace(file.name, path)
     except OSError as error:
         raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
+
+
+def read_yaml(file):
+    """Content of a YAML file of the package, read by libyaml where that is at hand, ten times as fast."""
+    return yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

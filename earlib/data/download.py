@@ -6,7 +6,6 @@ from importlib import resources
 from typing import NamedTuple
 
 import pooch
-import yaml
 
 from earlib import paths
 from earlib.core.config import near
@@ -25,7 +24,7 @@ class File(NamedTuple):
     licence: str
 
 
-FILES = yaml.safe_load(resources.files("earlib.data").joinpath("files.yaml").read_text(encoding="utf-8"))
+FILES = paths.read_yaml(resources.files("earlib.data").joinpath("files.yaml"))
 FILES = {name: File(**entry) for name, entry in FILES.items()}
 
 

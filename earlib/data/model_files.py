@@ -7,8 +7,6 @@ from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
-import yaml
-
 from earlib import paths
 from earlib.data import own
 from earlib.data.proxies import respect_proxies
@@ -18,7 +16,7 @@ PATIENCE = 5.0  # seconds until the publisher's first answer
 
 def registry(entry, file):
     """Pinned models by name, each an `entry` (`Encoder` or `Reranker`) made of the fields in a YAML file."""
-    pinned = yaml.safe_load(resources.files("earlib.data").joinpath(file).read_text(encoding="utf-8"))
+    pinned = paths.read_yaml(resources.files("earlib.data").joinpath(file))
     return {one["name"]: entry(**one | {"weights": tuple(map(tuple, one["weights"]))}) for one in pinned}
 
 

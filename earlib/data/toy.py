@@ -11,15 +11,15 @@ from datetime import date, timedelta
 from importlib import resources
 
 import numpy as np
-import yaml
 
+from earlib import paths
 from earlib.data.benchmarks import ADVERSARIAL, Benchmark, Memory, Query, turn_text
 
 SESSIONS = 5  # per conversation
 DISTRACTION = 2  # words per session that occur without an answer
 # For each topic of a conversation, which friend tells it in turn: one repeatedly, both, or one only.
 TELLERS = 2 * [(0, 0, 0)] + 3 * [(0, 0)] + 6 * [(0, 1)] + 3 * [(0,)]
-WORDING = yaml.safe_load(resources.files("earlib.data").joinpath("toy.yaml").read_text(encoding="utf-8"))
+WORDING = paths.read_yaml(resources.files("earlib.data").joinpath("toy.yaml"))
 
 
 @dataclass

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import yaml
 from scipy.stats import permutation_test, ttest_1samp, ttest_ind
 
-from earlib import extra, paper
+from earlib import extra, paper, paths
 from earlib.core import randomness
 from earlib.core.adapter import Adapter
 from earlib.core.ordering import best
@@ -65,7 +64,7 @@ class Distances(NamedTuple):
 
 def load_diagnostic():
     """Load the paper's diagnostic queries and the memories that were written for them."""
-    content = yaml.safe_load(DIAGNOSTIC.read_text(encoding="utf-8"))
+    content = paths.read_yaml(DIAGNOSTIC)
     memories, gold = content["memories"], content["gold"]
     asked = sorted(paper.reported("tab11"), key=lambda row: row["query"])
     return Diagnostic(

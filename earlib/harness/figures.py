@@ -15,7 +15,6 @@ import matplotlib
 import numpy as np
 import PIL.Image
 import seaborn
-import yaml
 from IPython.display import Image
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
@@ -29,7 +28,7 @@ PLAIN = (INK, "-", "o")  # of what is no system
 HOLLOW = {"marker": "o", "linestyle": "", "markersize": 7, "markerfacecolor": "none", "markeredgecolor": GREY}
 NOT_RUN = {"s": "not run", "color": GREY, "fontsize": 7.5, "fontstyle": "italic"}
 WIDTH = 6.3  # inches: the text width of a page
-DRAWN = yaml.safe_load(files("earlib.harness").joinpath("look.yaml").read_text("utf-8"))
+DRAWN = paths.read_yaml(files("earlib.harness").joinpath("look.yaml"))
 VERDICT_STYLES = DRAWN["verdicts"]
 
 

@@ -6,7 +6,6 @@ from html import escape
 from importlib import resources
 from string import Formatter
 
-import yaml
 from IPython.display import HTML
 
 from earlib import paper, paths
@@ -76,7 +75,7 @@ def _rounded(value, digits, sign):
 @cache
 def source():
     """Content of `findings.yaml`: by notebook the sentence and the rows that it names."""
-    return yaml.safe_load(resources.files("earlib.harness").joinpath("findings.yaml").read_text(encoding="utf-8"))
+    return paths.read_yaml(resources.files("earlib.harness").joinpath("findings.yaml"))
 
 
 def _entry(record):
@@ -175,6 +174,6 @@ def _rows(record, where):
 @cache
 def _main_encoder(profile):
     """The encoder of a profile, of several the first; read plainly, since its checks take seconds to import."""
-    defaults = yaml.safe_load((paths.profiles() / f"{profile}.yaml").read_text("utf-8")).get("defaults", {})
+    defaults = paths.read_yaml(paths.profiles() / f"{profile}.yaml").get("defaults", {})
     encoder = defaults.get("encoder")
     return encoder[0] if isinstance(encoder, list) else encoder

@@ -7,13 +7,13 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
 from filelock import FileLock
 
+from earlib import paths
 from earlib.llm import NoModel
 
 # US dollars for a million tokens in and out, at OpenAI's own endpoint.
-PRICES = yaml.safe_load(resources.files("earlib.llm").joinpath("prices.yaml").read_text(encoding="utf-8"))
+PRICES = paths.read_yaml(resources.files("earlib.llm").joinpath("prices.yaml"))
 CHARACTERS = 4  # per token of English text, approximately
 FRAME = 64  # tokens, more than a chat template puts around a message
 

@@ -14,7 +14,6 @@ from importlib import resources
 from urllib.parse import urlsplit
 
 import requests
-import yaml
 from filelock import FileLock
 
 from earlib import paths
@@ -36,7 +35,7 @@ runpy.run_module("llama_cpp.server", run_name="__main__", alter_sys=True)
 """
 
 
-_ENTRIES = yaml.safe_load(resources.files("earlib.llm").joinpath("local.yaml").read_text(encoding="utf-8"))
+_ENTRIES = paths.read_yaml(resources.files("earlib.llm").joinpath("local.yaml"))
 MODELS = {name: File(**entry) for name, entry in _ENTRIES.items()}
 DEFAULT = "qwen2.5-coder-0.5b"
 

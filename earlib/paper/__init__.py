@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-import yaml
+from earlib import paths
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 ENCODERS, DATASETS = ("contriever", "stella", "gte"), ("locomo", "longmemeval")  # of the paper
@@ -18,7 +18,7 @@ DEFAULT_ENCODER = "contriever"  # the paper's where it names none
 
 @cache
 def _yaml(name):
-    return yaml.safe_load(resources.files(__name__).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
+    return paths.read_yaml(resources.files(__name__).joinpath(f"{name}.yaml"))
 
 
 class Reading(NamedTuple):
