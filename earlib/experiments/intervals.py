@@ -106,10 +106,10 @@ def _permuted(gap, queries):
     return float(monte_carlo_test(total, changed, np.mean, **sampled).pvalue)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _draws(number, of):
     """How often each of so many seeds (`of` 0) or questions (1) occurs in each resample, `[RESAMPLES, number]`."""
-    return np.random.default_rng(of).multinomial(number, np.full(number, 1 / number), RESAMPLES).astype(np.float32)
+    return np.random.default_rng(of).multinomial(number, np.full(number, 1 / number), RESAMPLES).astype(float)
 
 
 def _resampled(total, weight):
@@ -119,7 +119,8 @@ def _resampled(total, weight):
     if np.ptp(of_question) < 1e-12 and np.ptp(total.sum(1)) < 1e-12:  # nothing to resample: all have the same value
         return mean, mean
     seeds, questions = _draws(len(total), 0), _draws(total.shape[1], 1)
-    sums, weights = ((seeds * (questions @ one.T)).sum(1) for one in (total, weight))
+    drawn = (np.concatenate([total, weight]) @ questions.T).reshape(2, len(total), RESAMPLES)
+    sums, weights = np.einsum("urn,nr->un", drawn, seeds)
     return tuple(np.quantile(sums[weights > 0] / weights[weights > 0], (0.025, 0.975)))
 
 

@@ -32,7 +32,7 @@ PERCENTILES = (50, 90, 99)
 BASELINE = "retriever"
 RANDOM = "random_vectors"  # dataset of rows that were measured on random banks
 LARGEST = 2**32  # bytes of a bank
-RANDOM_ROWS = 2**14  # random memories made at a time
+RANDOM_ROWS = 2**11  # random memories made at a time, as many as fit a processor's cache
 
 
 class Times(NamedTuple):
