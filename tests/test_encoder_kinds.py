@@ -210,7 +210,9 @@ def test_a_download_that_was_damaged_is_named(install):
     content = bytearray(blob.read_bytes())
     content[-1] ^= 1
     blob.write_bytes(content)
-    with pytest.raises(ValueError, match=f"model.safetensors: expected SHA-256 {blob.name} .gte: .*found"):
+    with pytest.raises(
+        ValueError, match=f"model.safetensors: wrong checksum: expected SHA-256 {blob.name} .gte: .*found"
+    ):
         files_of("gte")
 
 

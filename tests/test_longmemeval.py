@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from made_longmemeval import QUESTION
 
 from earlib.core.config import Config
-from earlib.data import candidates, download, longmemeval
+from earlib.data import candidates, download, fields, longmemeval
 from earlib.data.benchmarks import Benchmark, Memory, Query, lacking, load, statistics
 from earlib.experiments import comparisons, measures, runs, settings
 
@@ -213,7 +213,7 @@ def test_bad_field_is_named_with_file_and_question(tmp_path, place, value, words
 @pytest.mark.parametrize(
     "content, words",
     [
-        (b"", ["complete JSON", "after 0 whole questions"]),
+        (b"", ["complete JSON", "after 0 whole entries"]),
         (b"[]", ["at least one question"]),
         (b"{}", ["complete JSON, a list"]),
         (b"[7]", ["[0]: ", "Question, found 7"]),
@@ -230,7 +230,7 @@ def test_file_of_another_form_is_named(tmp_path, content, words):
 @pytest.mark.parametrize("size", [1, 7, 100, 10_000])
 def test_a_file_is_read_alike_wherever_it_is_divided(tmp_path, monkeypatch, size):
     whole = longmemeval.read(path := written(tmp_path, QUESTION, SECOND))
-    monkeypatch.setattr(longmemeval, "_BUFFER", size)
+    monkeypatch.setattr(fields, "_BUFFER", size)
     assert longmemeval.read(path) == whole
 
 
@@ -238,7 +238,7 @@ def test_a_file_is_read_alike_wherever_it_is_divided(tmp_path, monkeypatch, size
 def test_file_that_is_cut_off_anywhere_is_named(tmp_path_factory, share):
     path = written(tmp_path_factory.getbasetemp(), QUESTION, SECOND)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    refused(longmemeval.read, path, "complete JSON", "whole questions", "get the file again")
+    refused(longmemeval.read, path, "complete JSON", "whole entries", "get the file again")
 
 
 TURN = st.fixed_dictionaries(

@@ -7,10 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from earlib.core.config import near
 from earlib.data import own
 
-NAMES = ("locomo", "longmemeval", "toy")  # each a module of this folder with a function load(captions, dates, ...)
+NAMES = ("locomo", "longmemeval", "toy")  # each a module of this folder with a function read
 FORMAT = "docs/own-data.md shows the format"
 ADVERSARIAL = "adversarial"
 
@@ -120,7 +119,7 @@ def load(name, captions=True, dates=False, **options):
             raise ValueError(f"{path}: changed since it was named {name}; run again")
         return lines.read(path, dates)
     if name in NAMES:
-        return importlib.import_module(f"earlib.data.{name}").load(captions, dates, **options)
+        return importlib.import_module(f"earlib.data.{name}").read(captions=captions, dates=dates, **options)
     if name in own.packaged("datasets"):
         return own.load_packaged("datasets", name)(captions=captions, dates=dates, **options)
     raise _unknown(name)
@@ -162,9 +161,7 @@ def resolve(text):
 
 def _unknown(name):
     """ValueError for a name that no dataset has."""
-    known = (*NAMES, *own.packaged("datasets"))
-    further = "or a file NAME.jsonl (docs/own-data.md)"
-    return ValueError(f"unknown dataset {name!r}{near(name, known)}; known: {', '.join(known)}, {further}")
+    return own.unknown("dataset", name, [*NAMES, *own.packaged("datasets")], "or a file NAME.jsonl (docs/own-data.md)")
 
 
 def lacking(benchmark, store, least=1):
@@ -181,13 +178,8 @@ def lacking(benchmark, store, least=1):
 
 def turn_text(speaker, text, caption=None, date=None):
     """Text of a dialogue turn as a memory: `[{date}] {speaker}: {text} [shares {caption}]`, without what it lacks."""
-    parts = [
-        f"[{date}]" if date else "",
-        f"{speaker}:" if speaker else "",
-        text.strip(),
-        f"[shares {caption}]" if caption else "",
-    ]
-    return " ".join(part for part in parts if part)
+    parts = [date and f"[{date}]", speaker and f"{speaker}:", text.strip(), caption and f"[shares {caption}]"]
+    return " ".join(filter(None, parts))
 
 
 def statistics(benchmark):

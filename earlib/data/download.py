@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pooch
 
 from earlib import paths
-from earlib.core.config import near
+from earlib.data import own
 from earlib.data.proxies import respect_proxies
 
 
@@ -35,7 +35,7 @@ def fetch(name, timeout=5.0):
     a failed download is `Unavailable`. There is one attempt; the server may be silent for `timeout` seconds at a time.
     """
     if name not in FILES:
-        raise ValueError(f"unknown data file {name!r}{near(name, FILES)}; known: {', '.join(FILES)}")
+        raise own.unknown("data file", name, FILES)
     return obtain(name, FILES[name], paths.data_folders(), "EARLIB_DATA", timeout)
 
 
@@ -44,12 +44,7 @@ def obtain(name, file, folders, variable, timeout=5.0):
     for folder in folders:
         path = folder / name
         if path.exists():
-            found = pooch.file_hash(str(path), alg="sha256")
-            if found != file.sha256:
-                raise ValueError(
-                    f"{path}: wrong checksum: expected SHA-256 {file.sha256}, found {found}; "
-                    f"remove the file to download it again, or replace it with the one from {file.url}"
-                )
+            own.verify(path, file.sha256, file.url)
             return path
     # pooch writes to a temporary file in the same folder, checks the hash, and only then renames it.
     downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=1 << 18, timeout=timeout)

@@ -2,9 +2,11 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from earlib import devices
 from earlib.data import model_files
@@ -58,21 +60,21 @@ class Embedder:
 
     def _as_its_files_state(self, texts, prompt):
         """Embeddings of a piece by the user's own model, whose modules the library runs."""
-        import torch
-
-        mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "mixed")
+        options = {"prompt": prompt, "show_progress_bar": False, "convert_to_tensor": True}
         while True:
             try:
-                with torch.inference_mode(), mixed:
-                    vectors = self.model.encode(
-                        texts, prompt=prompt, batch_size=self.texts, show_progress_bar=False, convert_to_tensor=True
-                    )
-                return torch.nn.functional.normalize(vectors.float(), dim=1).cpu().numpy()
+                return self._unit(lambda: self.model.encode(texts, batch_size=self.texts, **options)).cpu().numpy()
             except torch.OutOfMemoryError as error:
                 if self.texts == 1:
                     raise self._too_long("one text") from error
-                self.texts //= 2
-                torch.cuda.empty_cache()
+            self.texts //= 2
+            torch.cuda.empty_cache()
+
+    def _unit(self, embed):
+        """The vectors that a function makes, without gradients and in the precision, at unit length."""
+        mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "mixed")
+        with torch.inference_mode(), mixed:
+            return torch.nn.functional.normalize(embed().float(), dim=1)
 
     def _too_long(self, text):
         return ValueError(
@@ -85,12 +87,10 @@ class Embedder:
         tokenizer = self.model.tokenizer.backend_tokenizer
         tokenizer.no_padding()
         tokenizer.enable_truncation(self.entry.max_length)
-        return [np.array(one.ids) for one in tokenizer.encode_batch_fast([prompt + text for text in texts])]
+        return [torch.tensor(one.ids) for one in tokenizer.encode_batch_fast([prompt + text for text in texts])]
 
     def _embed(self, tokens):
         """Embeddings of a piece, the longest texts first, so that a batch needs little padding."""
-        import torch
-
         lengths = np.array([len(ids) for ids in tokens])
         order, batches = np.argsort(-lengths, kind="stable"), []
         while (start := sum(map(len, batches))) < len(order):
@@ -100,8 +100,6 @@ class Embedder:
 
     def _side_by_side(self, batches):
         """Unit vectors of each batch; on a CPU one thread computes each, since their number changes the rounding."""
-        import torch
-
         threads = torch.get_num_threads()
         if self.device.type != "cpu":
             return [self._fitting(batch) for batch in batches]
@@ -114,8 +112,6 @@ class Embedder:
 
     def _fitting(self, tokens):
         """Unit vectors of the texts of a batch, in halves where it exceeds the device's memory."""
-        import torch
-
         try:
             return self._forward(tokens)
         except torch.OutOfMemoryError as error:
@@ -133,21 +129,11 @@ class Embedder:
 
     def _forward(self, tokens):
         """Unit vectors of the texts of one batch, on the device; the longest text comes first."""
-        import torch
-
-        tokenizer, lengths = self.model.tokenizer, np.array([len(ids) for ids in tokens])
-        place = np.arange(lengths[0])
-        if tokenizer.padding_side == "left":
-            place = place[::-1]
-        mask = place < lengths[:, None]
-        ids = np.full(mask.shape, tokenizer.pad_token_id)
-        ids[mask] = np.concatenate(tokens)
-        features = {"input_ids": ids, "attention_mask": mask.astype(int)}
-        features = {name: torch.from_numpy(values).to(self.device) for name, values in features.items()}
-        mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "mixed")
-        with torch.inference_mode(), mixed:
-            vectors = self.model(features)["sentence_embedding"]
-        return torch.nn.functional.normalize(vectors.float(), dim=1)
+        tokenizer, tokens = self.model.tokenizer, [torch.as_tensor(ids) for ids in tokens]
+        pad = partial(pad_sequence, batch_first=True, padding_side=tokenizer.padding_side)
+        ids = pad(tokens, padding_value=tokenizer.pad_token_id).to(self.device)
+        mask = pad([torch.ones_like(ids) for ids in tokens]).to(self.device)
+        return self._unit(lambda: self.model({"input_ids": ids, "attention_mask": mask})["sentence_embedding"])
 
 
 def texts_on_a_cpu(width, longest):
@@ -180,20 +166,17 @@ def _load(entry, device, remote_code):
         _look_both_ways(reader.model)
     if entry.eos:
         _end_with(reader.tokenizer, entry.eos)
-    fix = f"put the publisher's files of {entry.model} there"
-    if (place / "1_Pooling" / "config.json").is_file():
-        found = Pooling.load(str(place), subfolder="1_Pooling", local_files_only=True).pooling_mode
-        if found != entry.pooling:
-            raise ValueError(
-                f"{place}/1_Pooling: expected pooling {entry.pooling!r} (encoder {entry.name}), found {found!r}; {fix}"
-            )
     modules = [reader, Pooling(reader.get_embedding_dimension(), entry.pooling)]
     if entry.head:
         modules.append(Dense.load(str(place), subfolder=entry.head, local_files_only=True))
     model = SentenceTransformer(modules=modules, device=str(device)).eval()
-    found = model.get_embedding_dimension()
-    if found != entry.dimension:
-        raise ValueError(f"{place}: expected {entry.dimension} dimensions (encoder {entry.name}), found {found}; {fix}")
+    found = {"dimension": model.get_embedding_dimension()}
+    if (place / "1_Pooling" / "config.json").is_file():
+        found["pooling"] = Pooling.load(str(place), subfolder="1_Pooling", local_files_only=True).pooling_mode
+    for name, value in found.items():
+        if value != getattr(entry, name):
+            expected = f"{name} {getattr(entry, name)!r} (encoder {entry.name}), found {value!r}"
+            raise ValueError(f"{place}: expected {expected}; put the publisher's files of {entry.model} there")
     return model
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from tqdm import tqdm
 
 from earlib import devices
-from earlib.core.config import near
 from earlib.data import cache, folders, kept, model_files, own
 
 PIECE = 256  # texts between two progress messages on a CPU
@@ -56,9 +55,8 @@ def get(name):
         return _of_folder(name, path)
     if name in own.packaged("encoders"):
         return _of_folder(name, folders.located(str(own.load_packaged("encoders", name)()))[1])
-    known = (*REGISTRY, *own.packaged("encoders"))
     further = "or a folder or OWNER/NAME@REVISION of a sentence-transformers model (docs/own-data.md)"
-    raise ValueError(f"unknown encoder {name!r}{near(name, known)}; known: {', '.join(known)}, {further}")
+    raise own.unknown("encoder", name, [*REGISTRY, *own.packaged("encoders")], further)
 
 
 def resolve(text):
@@ -214,7 +212,7 @@ def identify(encoder, kind):
 def _prompt(entry, kind):
     prompts = {"memory": entry.memory_prompt, "query": entry.query_prompt}
     if kind not in prompts:
-        raise ValueError(f"unknown kind of text {kind!r}{near(kind, prompts)}; known: {', '.join(prompts)}")
+        raise own.unknown("kind of text", kind, prompts)
     return prompts[kind]
 
 

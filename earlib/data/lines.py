@@ -16,12 +16,8 @@ def _filled(text):
     return text
 
 
-def _as_text(value):
-    return str(value) if type(value) is int else value
-
-
 Text = Annotated[str, AfterValidator(_filled)]
-Id = Annotated[Text, BeforeValidator(_as_text)]
+Id = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
 
 class MemoryLine(Checked):
@@ -72,13 +68,12 @@ def read(path, dates=False):
         For a line that is wrong by itself or beside the others; names file, line, field and what was expected.
     """
     path = Path(path)
-    lines = _lines(path)
-    said, asked = ([(n, line) for n, line in lines if isinstance(line, kind)] for kind in (MemoryLine, QuestionLine))
-    for what, found in (("memory", said), ("question", asked)):
-        if not found:
+    lines = [*_lines(path)]
+    for what, kind in (("memory", MemoryLine), ("question", QuestionLine)):
+        if not any(isinstance(line, kind) for _, line in lines):
             raise ValueError(f"{path}: expected at least one {what}, found none; {FORMAT}")
-    memories = _memories(path, said, dates)
-    benchmark = Benchmark(path.name, memories, *_questions(path, asked, memories))
+    memories = _memories(path, lines, dates)
+    benchmark = Benchmark(path.name, memories, *_questions(path, lines, memories))
     if not any(query.gold for query in benchmark.asked):
         expected = f"the evidence of at least one question that is not {ADVERSARIAL}"
         raise ValueError(f"{path}: expected {expected}, found none, so nothing could be scored; {FORMAT}")
@@ -86,44 +81,46 @@ def read(path, dates=False):
 
 
 def _lines(path):
-    """Number and `MemoryLine` or `QuestionLine` of each line that is not blank."""
+    """Yield number and `MemoryLine` or `QuestionLine` of each line that is not blank."""
     try:
         texts = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected UTF-8, but {error}; save the file as UTF-8") from None
-    found = []
     for number, text in enumerate(texts, start=1):
         try:
-            found += [(number, LINE.validate_json(text))] if text.strip() else []
+            if text.strip():
+                yield number, LINE.validate_json(text)
         except ValidationError as error:
             raise refusal(error, f"{path}: line {number}") from None
-    return found
 
 
 def _memories(path, lines, dates):
     memories = {}
-    for number, line in lines:
+    for number, line in (one for one in lines if isinstance(one[1], MemoryLine)):
         scope, name = line.conversation, f"{line.conversation}/{line.id}"
         if name in memories:
             raise ValueError(f"{path}: line {number}: id: expected to occur once in {scope!r}, found {line.id!r} again")
         text = turn_text(line.speaker, line.memory, date=line.date if dates else None)
         store, sources = "observation" if line.sources else "dialogue", tuple(f"{scope}/{id}" for id in line.sources)
         memories[name] = Memory(name, scope, store, line.session, line.date, text, sources)
-    for number, line in lines:
-        _check(path, number, line.conversation, "sources", line.sources, memories)
     return tuple(memories.values())
 
 
 def _questions(path, lines, memories):
-    """Queries, and what is odd about them."""
-    memories = {memory.id: memory for memory in memories}
-    scopes, before, queries, audit = {memory.scope for memory in memories.values()}, set(), [], []
+    """Queries, and what is odd about them; the conversation and the turns that any line names have to exist."""
+    scopes, turns = {one.scope for one in memories}, {one.id for one in memories if not one.sources}
+    before, queries, audit = set(), [], []
     for number, line in lines:
-        scope = line.conversation
+        scope, where = line.conversation, f"{path}: line {number}"
         if scope not in scopes:
-            expected = f"one with memories{near(scope, scopes)}"
-            raise ValueError(f"{path}: line {number}: conversation: expected {expected}, found {scope!r}")
-        _check(path, number, scope, "evidence", line.evidence, memories)
+            raise ValueError(f"{where}: conversation: expected one with memories{near(scope, scopes)}, found {scope!r}")
+        field, named = ("sources", line.sources) if isinstance(line, MemoryLine) else ("evidence", line.evidence)
+        for id in named:
+            if f"{scope}/{id}" not in turns:
+                expected = f"the id of a memory of conversation {scope!r} that has no sources itself"
+                raise ValueError(f"{where}: {field}: expected {expected}, found {id!r}")
+        if isinstance(line, MemoryLine):
+            continue
         if (scope, line.question) in before:
             audit.append(Irregularity(f"line {number}", "repeated question", line.question, "both"))
         if not line.evidence:
@@ -132,12 +129,3 @@ def _questions(path, lines, memories):
         gold = tuple(dict.fromkeys(f"{scope}/{id}" for id in line.evidence))
         queries.append(Query(f"{scope}/Q{number}", scope, line.question, str(line.answer), line.category, gold))
     return tuple(queries), tuple(audit)
-
-
-def _check(path, number, scope, field, ids, memories):
-    """Refuse ids that are not of turns of the conversation."""
-    for id in ids:
-        memory = memories.get(f"{scope}/{id}")
-        if memory is None or memory.sources:
-            expected = f"the id of a memory of conversation {scope!r} that has no sources itself"
-            raise ValueError(f"{path}: line {number}: {field}: expected {expected}, found {id!r}")

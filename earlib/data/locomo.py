@@ -5,27 +5,16 @@ The image search terms (`query` of a turn) leak answers and are never read. Labe
 others (dial481/locomo-audit) reports 99 that are wrong enough to change scores, 57 of them wrong evidence.
 """
 
-import json
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Strict
 
-from earlib.data.benchmarks import ADVERSARIAL, Benchmark, Irregularity, Memory, Query, turn_text
-from earlib.data.download import FILES, fetch
-from earlib.data.fields import Answer, Part, Text, checked
+from earlib.data.benchmarks import ADVERSARIAL, Memory, Query, turn_text
+from earlib.data.fields import Answer, Part, Reader, Text, checked
 
 FILE = "locomo10.json"
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: ADVERSARIAL}
-
-
-def load(captions=True, dates=False, file=FILE):
-    """Read LoCoMo from the search path or its publisher; see `earlib.data.benchmarks.load`.
-
-    Another `file` is the path of one in the same format, read as it is: with corrected labels, for instance.
-    """
-    return read(fetch(file) if file in FILES else file, captions, dates)
 
 
 class Turn(Part):
@@ -55,22 +44,17 @@ class Sample(Part):
     qa: list[Question]
 
 
-def read(path, captions=True, dates=False):
-    """Read a file in LoCoMo's format; a ValueError names the file, the field and what was expected.
+def read(file=FILE, captions=True, dates=False):
+    """Read LoCoMo, or the path of a file in its format: with corrected labels, for instance; see `benchmarks.load`.
 
     Memory ids are `{sample}/D{session}:{turn}` and `{sample}/S{session}/O/{speaker}/{number}`, query ids
-    `{sample}/Q{number}`; observations and questions are numbered from 0.
+    `{sample}/Q{number}`; observations and questions are numbered from 0. A ValueError names the file, the field and
+    what was expected.
     """
-    path = Path(path)
-    try:
-        samples = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: expected complete JSON, but {error}; get the file again") from error
-    reader = _Reader(path, captions, dates)
-    for sample in checked(list[Sample], samples, path):
+    reader = _Reader(file, captions, dates)
+    for _, sample in reader.entries(Sample):
         reader.sample(sample)
-    name = "LoCoMo" if path.name == FILE else f"LoCoMo ({path.name})"
-    return Benchmark(name, tuple(reader.memories), tuple(reader.queries), tuple(reader.audit))
+    return reader.benchmark("LoCoMo" if reader.path.name == FILE else f"LoCoMo ({reader.path.name})")
 
 
 def parse_evidence(entry):
@@ -82,20 +66,12 @@ def parse_evidence(entry):
     return [f"D{int(session)}:{int(turn)}" for session, turn in re.findall(r"D:?([0-9]{1,9}):([0-9]{1,9})", entry)]
 
 
-class _Reader:
-    """The samples read so far."""
-
-    def __init__(self, path, captions, dates):
-        self.path, self.captions, self.dates = path, captions, dates
-        self.memories, self.turns, self.queries, self.audit = [], set(), [], []
-
-    def note(self, place, kind, found, kept):
-        self.audit.append(Irregularity(place, kind, found, kept))
-
+class _Reader(Reader):
     def sample(self, sample):
         scope, conversation = sample.sample_id, sample.conversation
         numbers = sorted(int(key[8:]) for key in conversation if re.fullmatch(r"session_[0-9]+", key))
         dates = {number: self.session(scope, number, conversation) for number in numbers}
+        self.turns = {memory.id for memory in self.memories if memory.store == "dialogue"}
         for number, date in dates.items():
             self.observations(scope, number, date, sample.observation)
         for key, date in conversation.items():
@@ -116,9 +92,7 @@ class _Reader:
                 self.note(f"{place}[{at}].text", "empty turn", repr(turn.text), kept)
             caption = turn.blip_caption if self.captions else None
             text = turn_text(turn.speaker, turn.text, caption, date if self.dates else None)
-            name = f"{scope}/{turn.dia_id}"
-            self.memories.append(Memory(name, scope, "dialogue", f"S{number}", date, text))
-            self.turns.add(name)
+            self.memories.append(Memory(f"{scope}/{turn.dia_id}", scope, "dialogue", f"S{number}", date, text))
         return date
 
     def observations(self, scope, number, date, observation):
@@ -161,7 +135,5 @@ class _Reader:
             if earlier < number:
                 kind = "repeated question" if question == questions[earlier] else "question asked in two ways"
                 self.note(place, kind, f"as qa[{earlier}]", "both")
-            answer = str(question.answer)
-            if answer != question.answer:
-                self.note(f"{place}.answer", "answer is a number", answer, f"the text {answer!r}")
+            answer = self.answer(question, place)
             self.queries.append(Query(f"{scope}/Q{number}", scope, question.question, answer, category, gold))

@@ -5,15 +5,13 @@ repeated within a haystack is kept once. Irregular entries are listed in `Benchm
 by question, and equal texts are one object, so that it is never in memory whole.
 """
 
-import json
-from pathlib import Path
-from typing import Literal
+from collections import defaultdict
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from earlib.data.benchmarks import Benchmark, Irregularity, Memory, Query, turn_text
-from earlib.data.download import FILES, fetch
-from earlib.data.fields import Answer, Part, Text, checked
+from earlib.data.benchmarks import Memory, Query, turn_text
+from earlib.data.fields import Answer, Part, Reader, Text
 
 FILE = "longmemeval_s_cleaned.json"
 ORIGINAL = "longmemeval_s.json"
@@ -23,7 +21,6 @@ ROLES = ("user", "assistant")
 ABSTENTION = "_abs"  # ends the id of a question that the haystack does not answer
 
 LISTS = ("haystack_session_ids", "haystack_dates", "haystack_sessions")
-_BUFFER = 1 << 20  # characters read at a time
 
 
 class Turn(Part):
@@ -31,7 +28,7 @@ class Turn(Part):
 
     role: Literal[ROLES]
     content: Text
-    has_answer: bool | None = None
+    has_answer: Annotated[bool, BeforeValidator(lambda mark: False if mark is None else mark)] = False
 
 
 class Question(Part):
@@ -47,85 +44,41 @@ class Question(Part):
     haystack_sessions: list[list[Turn]]
 
 
-def load(captions=True, dates=False, file=FILE):
-    """Read LongMemEval_S from the search path or its publisher; see `earlib.data.benchmarks.load`.
+def read(file=FILE, captions=True, dates=False):
+    """Read LongMemEval_S, as cleaned or first published, or the path of a file in its format; see `benchmarks.load`.
 
-    `captions` has no effect, since no turn shares an image. `file` is `FILE` (cleaned by the authors) or `ORIGINAL`
-    (as first published), found by name and verified, or the path of another file in the same format, read as it is.
+    `captions` has no effect, since no turn shares an image. Query ids and scopes are the file's question ids, memory
+    ids `{question}/{session}:{turn}`, turns from 1. An abstention question has no gold; any other has the turns marked
+    `has_answer`. A ValueError names the file, the question, the field and what was expected.
     """
-    return read(fetch(file) if file in FILES else file, dates)
+    reader = _Reader(file, captions, dates)
+    for number, question in reader.entries(Question):
+        reader.question(question, f"[{number}] {question.question_id}")
+    name = "LongMemEval_S" if reader.path.name == FILE else f"LongMemEval ({reader.path.name})"
+    return reader.benchmark(name, shared_sessions=True)
 
 
-def read(path, dates=False):
-    """Read a file in LongMemEval's format; a ValueError names the file, the question, the field and what was expected.
-
-    Query ids and scopes are the file's question ids, memory ids `{question}/{session}:{turn}`, turns from 1. An
-    abstention question has no gold; any other has the turns marked `has_answer`.
-    """
-    reader = _Reader(path, dates)
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, question in enumerate(_entries(file)):
-                reader.question(checked(Question, question, f"{path}: [{number}]"), f"[{number}]")
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        found = f"after {len(reader.queries)} whole questions: {error}"
-        raise ValueError(f"{path}: expected complete JSON, a list, but {found}; get the file again") from error
-    if not reader.queries:
-        raise ValueError(f"{path}: expected at least one question, found an empty list")
-    name = "LongMemEval_S" if Path(path).name == FILE else f"LongMemEval ({Path(path).name})"
-    return Benchmark(name, tuple(reader.memories), tuple(reader.queries), tuple(reader.audit), shared_sessions=True)
-
-
-def _entries(file):
-    """Yield the entries of a list in a JSON file, which is read piece by piece."""
-    decoder, text = json.JSONDecoder(), file.read(_BUFFER).lstrip()
-    if not text.startswith("["):
-        raise json.JSONDecodeError("Expecting '['", text, 0)
-    text = text[1:].lstrip()
-    while not text.startswith("]"):
-        try:
-            entry, end = decoder.raw_decode(text)
-        except json.JSONDecodeError:  # the entry goes on behind what was read, or is wrong
-            more = file.read(max(_BUFFER, len(text)))
-            if not more:
-                raise
-            text = text.lstrip() + more
-        else:
-            yield entry
-            text = text[end:].lstrip(" \t\r\n,")
-
-
-class _Reader:
-    """The questions read so far."""
-
-    def __init__(self, path, dates):
-        self.path, self.dates = path, dates
-        self.memories, self.queries, self.audit = [], [], []
+class _Reader(Reader):
+    def __init__(self, *given):
+        super().__init__(*given)
         self.texts = {}  # one object for all equal texts
-
-    def note(self, place, kind, found, kept):
-        self.audit.append(Irregularity(place, kind, found, kept))
 
     def one(self, text):
         return self.texts.setdefault(text, text)
 
     def question(self, question, place):
-        scope, asked = question.question_id, question.question_date
-        place, answer = f"{place} {scope}", str(question.answer)
-        if answer != question.answer:
-            self.note(f"{place}.answer", "answer is a number", answer, f"the text {answer!r}")
-        gold = self.haystack(scope, question, place)
-        abstention = scope.endswith(ABSTENTION)
+        scope, asked, answer = question.question_id, question.question_date, self.answer(question, place)
+        gold, abstention = self.haystack(scope, question, place), scope.endswith(ABSTENTION)
         if abstention:
             self.note(place, "abstention question", f"{len(gold)} turns marked", "the question, without gold")
-            gold = []
+            gold = ()
         elif not gold:
             self.note(place, "no turn marked", "no has_answer", "the question, without gold")
         latest = max(question.haystack_dates, default="")
         if asked < latest:  # year first, so that the order of texts is that of time
             self.note(f"{place}.question_date", "asked before the last session", f"{asked} < {latest}", "all sessions")
-        category = self.one(question.question_type)
-        self.queries.append(Query(scope, scope, question.question, answer, category, tuple(gold), asked, abstention))
+        category = question.question_type
+        self.queries.append(Query(scope, scope, question.question, answer, category, gold, asked, abstention))
 
     def haystack(self, scope, question, place):
         """Add the memories of all sessions, each once; returns the ids of the marked turns."""
@@ -133,28 +86,23 @@ class _Reader:
         if len({len(entries) for entries in lists}) > 1:
             lengths = "{}, {} and {} entries".format(*map(len, lists))
             raise ValueError(f"{self.path}: {place}: expected as many {', '.join(LISTS)}, found {lengths}")
-        held, gold = {}, []
+        held, gold = defaultdict(list), []
         for number, (name, date, turns) in enumerate(zip(*lists, strict=True)):
             at = f"{place}.haystack_sessions[{number}]"
-            said = [(turn.role, turn.content, bool(turn.has_answer)) for turn in turns]
-            self.note_empty(said, at)
-            if said in held.get(name, ()):
+            if not turns:
+                self.note(at, "empty session", "[]", "nothing")
+            for empty in (turn for turn, said in enumerate(turns) if not said.content.strip()):
+                self.note(f"{at}[{empty}].content", "empty turn", repr(turns[empty].content), "the role")
+            if turns in held[name]:
                 self.note(at, "repeated session", name, "once")
                 continue
-            held.setdefault(name, []).append(said)
+            held[name].append(turns)
             if len(held[name]) > 1:
                 first, name = name, f"{name}#{len(held[name])}"
                 self.note(at, "session of the same name with other turns", first, f"both, this one as {name}")
             name, date = self.one(name), self.one(date)
-            for turn, (role, content, marked) in enumerate(said, start=1):
-                id, text = f"{scope}/{name}:{turn}", turn_text(role, content, None, date if self.dates else None)
+            for turn, said in enumerate(turns, start=1):
+                id, text = f"{scope}/{name}:{turn}", turn_text(said.role, said.content, date=date if self.dates else "")
                 self.memories.append(Memory(id, scope, "dialogue", name, date, self.one(text)))
-                gold += [id] * marked
-        return gold
-
-    def note_empty(self, said, place):
-        if not said:
-            self.note(place, "empty session", "[]", "nothing")
-        for number, (_, content, _) in enumerate(said):
-            if not content.strip():
-                self.note(f"{place}[{number}].content", "empty turn", repr(content), "the role")
+                gold += [id] * said.has_answer
+        return tuple(gold)

@@ -55,7 +55,9 @@ def locate(entry, code=False, fetch=True):
             raise FileNotFoundError(f"{entry.name}: {entry.model} is not on this machine. {_next_step(entry, places)}")
         found = _from_publisher(entry, places, code)
     for name, expected in entry.weights:
-        _verify(found / name, expected, entry)
+        blob = (found / name).resolve().name  # the hub names large files by their checksums
+        if expected or re.fullmatch("[0-9a-f]{64}", blob):
+            own.verify(found / name, expected or blob, f"{entry.name}: {entry.model} at {entry.revision}")
     return found
 
 
@@ -77,27 +79,13 @@ def _places(entry, code):
     return [place / entry.model.split("/")[-1] for place in paths.model_folders()] + packaged
 
 
-def _verify(file, expected, entry):
-    blob = file.resolve().name
-    expected = expected or (blob if re.fullmatch("[0-9a-f]{64}", blob) else "")  # the hub names large files by theirs
-    actual = own.file_hash(file) if expected else ""
-    if actual != expected:
-        raise ValueError(
-            f"{file}: expected SHA-256 {expected} ({entry.name}: {entry.model} at {entry.revision}), found {actual}; "
-            "remove the file or put the publisher's there"
-        )
-
-
-def _complete(place, entry):
-    return all((place / name).is_file() for name in ["config.json", *(name for name, _ in entry.weights)])
-
-
 def _at_hand(entry, places, code):
     """Folder of this machine that has a model's files; None if none has."""
     with suppress(FileNotFoundError):  # where there is no earlier download
         places = [*places, Path(_snapshot(entry, code, local_files_only=True))]
+    wanted = ["config.json", *(name for name, _ in entry.weights)]
     for place in places:
-        if _complete(place, entry) and (not code or any(place.glob("*.py"))):
+        if all((place / name).is_file() for name in wanted) and (not code or any(place.glob("*.py"))):
             return place
     return None
 

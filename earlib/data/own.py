@@ -11,6 +11,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from earlib.core.config import near
+
 VARIABLE = "EARLIB_OWN"
 
 
@@ -63,10 +65,22 @@ def _file_hash(path, *_):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def verify(path, expected, source):
+    """Refuse a file with another SHA-256 than the expected one; `source` says where the right one comes from."""
+    if (found := file_hash(path)) != expected:
+        told = f"{path}: wrong checksum: expected SHA-256 {expected} ({source}), found {found}"
+        raise ValueError(f"{told}; remove the file to download it again, or put the publisher's there")
+
+
 @cache
 def packaged(group):
     """Entry points `earlib.GROUP` ("datasets" or "encoders") of the installed packages, by name."""
     return {one.name: one for one in metadata.entry_points(group=f"earlib.{group}")}
+
+
+def unknown(what, name, known, *further):
+    """ValueError for a name that nothing has: those that resemble it, all that are known, and what else could be."""
+    return ValueError(f"unknown {what} {name!r}{near(name, known)}; known: {', '.join([*known, *further])}")
 
 
 def load_packaged(group, name):

@@ -8,8 +8,7 @@ import numpy as np
 from safetensors import safe_open
 
 from earlib import devices
-from earlib.core.config import near
-from earlib.data import cache, model_files
+from earlib.data import cache, model_files, own
 from earlib.data.encoders import check_texts, progress
 
 VERSION = 1  # of how a score is computed; another one invalidates all cached scores
@@ -41,7 +40,7 @@ NAMES = (WORDS, *REGISTRY)
 def get(name):
     """The entry of a reranker in `REGISTRY`; a ValueError that suggests similar names if there is none."""
     if name not in REGISTRY:
-        raise ValueError(f"unknown reranker {name!r}{near(name, REGISTRY)}; known: {', '.join(REGISTRY)}")
+        raise own.unknown("reranker", name, REGISTRY)
     return REGISTRY[name]
 
 

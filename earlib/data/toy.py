@@ -9,6 +9,7 @@ adapter can learn it. No result on this benchmark carries over to a real one.
 from dataclasses import dataclass
 from datetime import date, timedelta
 from importlib import resources
+from itertools import groupby
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class _Fact:
     turn: str = ""
 
 
-def load(captions=True, dates=False, seed=0, conversations=6):
+def read(captions=True, dates=False, seed=0, conversations=6):
     """Generate the benchmark; a conversation has about 55 turns, 35 observations and 35 questions with gold turns."""
     memories, queries = [], []
     for number, stream in enumerate(np.random.SeedSequence(seed).spawn(conversations), start=1):
@@ -130,23 +131,21 @@ def _sentence(text):
 
 def _queries(scope, generator, friends, facts):
     """Questions of a conversation, in random order."""
-    topics = {}
-    for fact in facts:
-        topics.setdefault(fact.topic["word"], []).append(fact)
     asked = []  # (category, friend, word, answer, gold facts)
-    for word, told in topics.items():
+    for word, told in groupby(facts, lambda fact: fact.topic["word"]):
+        told = list(told)
         if len({fact.teller for fact in told}) < len(told):
             asked.append(("multi-hop", told[0].teller, word, ", ".join(fact.detail for fact in told), told))
             continue
         for fact in told:
             asked.append(("single-hop", fact.teller, word, fact.detail, [fact]))
-            if len(asked) % 3:  # two in three
-                asked.append(("temporal", fact.teller, word, fact.day, [fact]))
-            else:
-                asked.append(("open-domain", fact.teller, word, f"Something that goes with: {fact.detail}", [fact]))
+            like = ("open-domain", f"Something that goes with: {fact.detail}")
+            category, answer = ("temporal", fact.day) if len(asked) % 3 else like  # two in three
+            asked.append((category, fact.teller, word, answer, [fact]))
         if len(told) == 1:  # the other friend never spoke of it; the gold turn is the misleading one
             asked.append((ADVERSARIAL, 1 - told[0].teller, word, "", told))
-    unknown = _one(generator, [topic["word"] for topic in WORDING["topics"] if topic["word"] not in topics])
+    known = {fact.topic["word"] for fact in facts}
+    unknown = _one(generator, [topic["word"] for topic in WORDING["topics"] if topic["word"] not in known])
     asked.append(("open-domain", int(generator.integers(2)), unknown, "Nothing is known", []))
     queries, templates = [], WORDING["questions"]
     for number, (category, friend, word, answer, gold) in enumerate(_pick(generator, asked, len(asked))):
