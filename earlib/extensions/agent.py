@@ -7,6 +7,8 @@ is simulated, and sees gold.
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +67,65 @@ class Life(NamedTuple):
     weight: list  # of each life, the final weight of the score by words
 
 
+class _Dialogues:
+    """The questions of a benchmark and their gold turns; memories of all its dialogue turns.
+
+    `apart` gives each conversation a namespace, which alone is searched for its questions.
+    """
+
+    def __init__(self, setting, apart=False):
+        benchmark, self.apart = settings.benchmark(setting.dataset), apart
+        self.asked, self.turns = benchmark.asked, [one for one in benchmark.memories if one.store == "dialogue"]
+        held = {one.id for one in self.turns}
+        self.gold = [held.intersection(query.gold) for query in self.asked]
+        texts = {"memory": [one.text for one in benchmark.memories], "query": [one.text for one in benchmark.queries]}
+        self.vectors = {
+            kind: dict(zip(of, encode(of, setting.encoder, kind), strict=True)) for kind, of in texts.items()
+        }
+
+    def encode(self, texts, kind):
+        """Look up the cached embeddings of some texts."""
+        return np.stack([self.vectors[kind][text] for text in texts])
+
+    def order(self, seed):
+        """The question numbers in the order of a seed."""
+        return np.random.default_rng(seed).permutation(len(self.asked)).tolist()
+
+    def memory(self, way, seed, critic=None):
+        """A memory of every turn, whose sessions are each other's context where the way asks for it."""
+        memory = _Simulated(self.encode, way.preset, critic, seed, getattr(torch, devices.dtype()), context=way.context)
+        for scope in dict.fromkeys(one.scope for one in self.turns):
+            held = [one for one in self.turns if one.scope == scope]
+            sessions = [{"session": f"{scope} {one.session}"} for one in held] if way.context else None
+            memory.add([one.text for one in held], [one.id for one in held], scope if self.apart else "", sessions)
+        return memory
+
+    def shown(self, memory, number):
+        """Ids of the memories that are returned to a question."""
+        query = self.asked[number]
+        where = {"namespace": query.scope} if self.apart else {}
+        return [one.id for one in memory.retrieve(query.text, SHOWN, **where)]
+
+    def lived(self, lives):
+        """The `Life` of all seeds, from the questions of each, the ids that were returned and the final weight."""
+        queries, returned, weight = zip(*lives, strict=True)
+        found, count = np.zeros(np.shape(queries), int), np.array([len(one) for one in self.gold])
+        for (life, at), number in np.ndenumerate(queries):
+            found[life, at] = len(self.gold[number].intersection(returned[life][at]))
+        return Life(np.stack(queries), measures.shares(found, count[np.stack(queries)]), returned, weight)
+
+
+class _Simulated(EARMemory):
+    """A memory whose critic is one of the core: it sees the gold ids `relevant`, and errs by the memory's numbers."""
+
+    relevant = frozenset()
+
+    def _asker(self, query, ids, now):
+        judge, number = self.critic(torch.tensor([[id in self.relevant for id in ids]])), torch.zeros(1, 1).long()
+        uniforms = randomness.live(self.config, self.seed, self._state.learner.known, self.config.depth).critic
+        return lambda t, slates: judge(number, slates, uniforms[:, :, t])
+
+
 def run_lives(setting, way, questions=None):
     """Let a memory live through the questions of a benchmark, once for each seed; returns a `Life`.
 
@@ -78,21 +139,24 @@ def run_lives(setting, way, questions=None):
         Questions of each life; default: all.
     """
     way = WAYS[way] if isinstance(way, str) else way
-    benchmark = settings.benchmark(setting.dataset)
-    encoder, gold, lives = _lookup(benchmark, setting.encoder), _gold(benchmark), []
+    dialogues, lives = _Dialogues(setting), []
     for seed in range(setting.seeds):
-        order = np.random.default_rng(seed).permutation(len(benchmark.asked))[:questions]
-        lives.append((order, *_life(benchmark, encoder, gold, order, way, seed)))
-    queries, returned, weight = zip(*lives, strict=True)
-    return _lived(np.stack(queries), returned, weight, gold)
-
-
-def _lived(queries, returned, weight, gold):
-    """The results of lives, from the ids that were returned for each question."""
-    found, count = np.zeros(queries.shape, int), np.array([len(one) for one in gold])
-    for at, number in np.ndenumerate(queries):
-        found[at] = len(gold[number].intersection(returned[at[0]][at[1]]))
-    return Life(queries, measures.shares(found, count[queries]), returned, weight)
+        memory = dialogues.memory(way, seed, partial(SimulatedCritic, way.preset.config))
+        order, returned = dialogues.order(seed)[:questions], []
+        for number in order:
+            text, memory.relevant = dialogues.asked[number].text, dialogues.gold[number]
+            if way.order == "learned":
+                ids = dialogues.shown(memory, number)
+            else:
+                first = memory.relevant if way.order == "gold" else ()
+                ids = sorted(memory.candidates(text), key=lambda id: id not in first)[:SHOWN]  # noqa: B023
+            returned.append(ids)
+            if way.learns == "feedback":
+                memory.feedback(text, ids)
+            elif way.learns == "reflection":
+                memory.reflect(text)
+        lives.append((order, returned, memory.weight))
+    return dialogues.lived(lives)
 
 
 def run_fixed(setting, questions=None):
@@ -108,54 +172,6 @@ def run_fixed(setting, questions=None):
     return Life(tried[0].queries, values, returned, [WEIGHTS[at] for at in best])
 
 
-def _life(benchmark, encoder, gold, order, way, seed):
-    """The memories returned to each question of one life, and the final weight of words."""
-    questions, asked = benchmark.asked, {}  # the current question, not told by its text: several may share it
-
-    def critic(ids):
-        return SimulatedCritic(way.preset.config, torch.tensor([[id in gold[asked["now"]] for id in ids]]))
-
-    memory = _remembering(benchmark, encoder, way, critic, seed)
-    returned = []
-    for asked["now"] in order.tolist():
-        text, relevant = questions[asked["now"]].text, gold[asked["now"]]
-        if way.order == "learned":
-            ids = [one.id for one in memory.retrieve(text, SHOWN)]
-        else:
-            ids = memory.candidates(text)
-            ids = (sorted(ids, key=lambda id: id not in relevant) if way.order == "gold" else ids)[:SHOWN]  # noqa: B023
-        returned.append(ids)
-        if way.learns == "feedback":
-            memory.feedback(text, ids)
-        elif way.learns == "reflection":
-            memory.reflect(text)
-    return returned, memory.weight
-
-
-class _Simulated(EARMemory):
-    """A memory whose `critic(ids)` gives one of the core, which draws from the memory's own numbers."""
-
-    def _asker(self, query, ids, now):
-        judge, number = self.critic(ids), torch.zeros(1, 1).long()
-        uniforms = randomness.live(self.config, self.seed, self._state.learner.known, self.config.depth).critic
-        return lambda t, slates: judge(number, slates, uniforms[:, :, t])
-
-
-def _remembering(benchmark, encoder, way, critic, seed, apart=False):
-    """A memory of every dialogue turn; `apart` gives each conversation a namespace."""
-    memory = _Simulated(encoder, way.preset, critic, seed, getattr(torch, devices.dtype()), context=way.context)
-    turns = [one for one in benchmark.memories if one.store == "dialogue"]
-    for scope in dict.fromkeys(one.scope for one in turns):
-        held = [one for one in turns if one.scope == scope]
-        metadata = [{"session": f"{scope} {one.session}"} for one in held] if way.context else None
-        memory.add([one.text for one in held], [one.id for one in held], scope if apart else "", metadata)
-    return memory
-
-
-def _where(query, apart):
-    return {"namespace": query.scope} if apart else {}
-
-
 def along(setting, lives, every):
     """Rows of a record: Recall@5 of each way along a life, compared with the memory that does not learn.
 
@@ -166,31 +182,33 @@ def along(setting, lives, every):
     if every > length:
         raise ValueError(f"every = {every}: expected at most {length}, the questions of a life")
     for stop in range(every, length + 1, every):
-        made += _rows(setting, lives, slice(stop - every, stop), "memory_still", asked=stop, tested=False)
+        made += _rows(setting, lives, "memory_still", slice(stop - every, stop), asked=stop, tested=False)
     return made
 
 
 def second_half(setting, lives, baseline):
     """Rows of Recall@5 over the second half of each life, with the keys `part` and `over`; parameters as in `along`."""
     half = slice(lives[baseline].queries.shape[1] // 2, None)
-    return _rows(setting, lives, half, baseline, part="second half", over=baseline)
+    return _rows(setting, lives, baseline, half, part="second half", over=baseline)
 
 
-def _rows(setting, lives, stretch, baseline, **about):
-    made, against = [], lives[baseline].values[:1, :, stretch]
-    for way, life in lives.items():
-        values, queries = life.values[:1, :, stretch], life.queries[:, stretch]
-        (row,) = comparisons.rows(setting, way, values, queries, None if way == baseline else against, **about)
-        row.pop("split")  # nothing is split: every question is asked once, and counts
-        made.append(row)
-    return made
+def _rows(setting, lives, baseline, stretch, **about):
+    others = ((way, life, None if way == baseline else lives[baseline]) for way, life in lives.items())
+    return [_row(setting, *one, stretch, **about) for one in others]
+
+
+def _row(setting, way, life, against=None, stretch=slice(None), **about):
+    base = None if against is None else against.values[:1, :, stretch]
+    (row,) = comparisons.rows(setting, way, life.values[:1, :, stretch], life.queries[:, stretch], base, **about)
+    row.pop("split")  # nothing is split: every question is asked once, and counts
+    return row
 
 
 class Stream(NamedTuple):
     """A stream of feedback: its length as a share of the usual one, and what is said of the memories shown."""
 
     length: float
-    label: Callable  # (rng, useful, at) -> labels of the memories shown, None where nothing is said; `at` in [0, 1)
+    label: Callable  # (rng, useful, at) -> labels, None or none where nothing is said; `at` in [0, 1)
 
 
 def _flipped(share):
@@ -210,7 +228,7 @@ STREAMS = {
     "right": Stream(1, lambda rng, useful, at: useful),
     "right, a fifth as many": Stream(0.2, lambda rng, useful, at: useful),
     "only the useful ones named": Stream(1, lambda rng, useful, at: [one or None for one in useful]),
-    "right, for one question in five": Stream(1, lambda rng, useful, at: useful if rng.random() < 0.2 else None),
+    "right, for one question in five": Stream(1, lambda rng, useful, at: useful if rng.random() < 0.2 else []),
     "10 % flipped": Stream(1, _flipped(0.1)),
     "a wrong click for 30 % of the questions": Stream(1, _wrong_click),
     "30 % flipped": Stream(1, _flipped(0.3)),
@@ -227,7 +245,7 @@ class CitationRate:
     weight = 0.1  # within the streams' questions larger ones ranked worse
 
     def __init__(self, memory, encoder):
-        self.memory, self.encoder, self.cited, self.shown = memory, encoder, Counter(), Counter()
+        self.memory, self.encoder, self.told = memory, encoder, []  # of each feedback: query, ids shown, ids cited
 
     def retrieve(self, query, k):
         found = self.memory.retrieve(query, self.memory.config.depth)
@@ -239,31 +257,24 @@ class CitationRate:
         return self.weight * np.array([rates.get(one.id, 0) for one in found])
 
     def rates(self, query):
-        return {id: count / (1 + self.shown[id]) for id, count in self.cited.items()}
+        shown, cited = (Counter(chain.from_iterable(told[at] for told in self.told)) for at in (1, 2))
+        return {id: count / (1 + shown[id]) for id, count in cited.items()}
 
     def feedback(self, query, ids, labels):
-        self.shown.update(ids)
-        self.cited.update(id for id, label in zip(ids, labels, strict=True) if label)
+        self.told.append((query, ids, [id for id, label in zip(ids, labels, strict=True) if label]))
 
 
 class SimilarQuestions(CitationRate):
     """Another: the share of the five most similar past questions that cited a memory, each times its cosine."""
 
-    def __init__(self, memory, encoder):
-        super().__init__(memory, encoder)
-        self.past, self.ids = [], []
-
     def rates(self, query):
-        if not self.past:
-            return {}
-        cosine, found = np.stack(self.past) @ self.encoder([query], "query")[0], Counter()
-        for at in np.argsort(-cosine, kind="stable")[:5]:
-            found.update(dict.fromkeys(self.ids[at], max(0.0, float(cosine[at])) / 5))
+        found = Counter()
+        if self.told:
+            past, (vector,) = (self.encoder(asked, "query") for asked in ([told[0] for told in self.told], [query]))
+            cosine = past @ vector
+            for at in np.argsort(-cosine, kind="stable")[:5]:
+                found.update(dict.fromkeys(self.told[at][2], max(0.0, float(cosine[at])) / 5))
         return found
-
-    def feedback(self, query, ids, labels):
-        self.past.append(self.encoder([query], "query")[0])
-        self.ids.append([id for id, label in zip(ids, labels, strict=True) if label])
 
 
 class AdapterOnTop(CitationRate):
@@ -279,27 +290,24 @@ class AdapterOnTop(CitationRate):
     def __init__(self, memory, encoder):
         super().__init__(memory, encoder)
         width = encoder([memory.get(memory.ids()[0])], "memory").shape[1]
-        self.W, self.right, self.served, self.last = np.zeros((width, width)), [], False, (None, [])
+        self.W, self.right, self.served, self.last = np.zeros((width, width)), [], False, {}
 
     def added(self, query, found):
-        self.last = query, found
+        self.last = {query: found}
         return self.by_adapter(query, found)[0] if self.served else np.zeros(len(found))
 
     def by_adapter(self, query, found):
-        q, memory = self.encoder([query], "query")[0], self.encoder([one.text for one in found], "memory")
+        (q,), memory = self.encoder([query], "query"), self.encoder([one.text for one in found], "memory")
         return memory @ (self.W @ q), q, memory
 
     def feedback(self, query, ids, labels):
-        asked, found = self.last  # what it has retrieved for this question a moment ago
-        if asked != query:
-            found = self.memory.retrieve(query, self.memory.config.depth)
+        found = self.last.get(query) or self.memory.retrieve(query, self.memory.config.depth)
+        self.last.clear()
         held = {one.id: one for one in found}
-        shown = [held[id] for id in ids if id in held]
-        useful = np.array([bool(label) for id, label in zip(ids, labels, strict=True) if id in held])
-        if useful.any() and not useful.all():
-            self.learn(query, shown, useful)
+        told = {id: bool(label) for id, label in zip(ids, labels, strict=True) if id in held}
+        if len({*told.values()}) == 2:
+            self.learn(query, [held[id] for id in told], np.array([*told.values()]))
         self.memory.feedback(query, ids, labels)
-        self.last = None, []
 
     def learn(self, query, shown, useful):
         added, q, memory = self.by_adapter(query, shown)
@@ -336,41 +344,33 @@ def run_streams(setting, way, streams=tuple(STREAMS), length=500, apart=False):
     dict of Life
         By stream.
     """
-    benchmark = settings.benchmark(setting.dataset)
-    questions, encoder, gold, found = benchmark.asked, _lookup(benchmark, setting.encoder), _gold(benchmark), {}
-    length = min(length, len(questions) // 3)
+    dialogues, found = _Dialogues(setting, apart), {}
+    length = min(length, len(dialogues.asked) // 3)
     used = WAYS["memory_still"] if way in RIVALS else (WAYS | CONTEXT)[way]
     for name in streams:
-        tests, returned, weights = [], [], []
+        lives = []
         for seed in range(setting.seeds):
-            order = np.random.default_rng(seed).permutation(len(questions))
-            memory = _remembering(benchmark, encoder, used, None, seed, apart)
-            taught = RIVALS[way](memory, encoder) if way in RIVALS else memory
+            order, memory = dialogues.order(seed), dialogues.memory(used, seed)
+            taught = RIVALS[way](memory, dialogues.encode) if way in RIVALS else memory
             if way in RIVALS or used.learns != "no":
-                _teach(taught, benchmark, gold, order[: round(length * STREAMS[name].length)], name, seed, apart)
-            tests.append(order[2 * length :])
-            asked = [questions[number] for number in tests[-1]]
-            every = [taught.retrieve(one.text, SHOWN, **_where(one, apart)) for one in asked]
-            returned.append([[one.id for one in found] for found in every])
-            weights.append(memory.weight)
-        found[name] = _lived(np.stack(tests), returned, weights, gold)
+                _teach(taught, dialogues, order[: round(length * STREAMS[name].length)], STREAMS[name], seed)
+            tests = order[2 * length :]
+            lives.append((tests, [dialogues.shown(taught, number) for number in tests], memory.weight))
+        found[name] = dialogues.lived(lives)
     return found
 
 
-def _teach(memory, benchmark, gold, order, name, seed, apart):
+def _teach(memory, dialogues, order, stream, seed):
     """Give a memory a stream's feedback on the memories that it returns, or on one that has to do with none."""
-    rng, stream, questions = np.random.default_rng([seed, 1]), STREAMS[name], benchmark.asked
-    turns = [one.id for one in benchmark.memories if one.store == "dialogue"]
-    unrelated = turns[rng.integers(len(turns))]
+    rng = np.random.default_rng([seed, 1])
+    unrelated = dialogues.turns[rng.integers(len(dialogues.turns))].id
     for at, number in enumerate(order):
-        text, where = questions[number].text, _where(questions[number], apart)
-        if stream.label is None:
-            memory.feedback(text, [unrelated], [True])
-            continue
-        ids = [one.id for one in memory.retrieve(text, SHOWN, **where)]
-        labels = stream.label(rng, [id in gold[number] for id in ids], at / len(order))
-        if labels is not None and any(label is not None for label in labels):
-            memory.feedback(text, ids, labels)
+        ids, labels = [unrelated], [True]
+        if stream.label:
+            ids = dialogues.shown(memory, number)
+            labels = stream.label(rng, [id in dialogues.gold[number] for id in ids], at / len(order))
+        if any(label is not None for label in labels):
+            memory.feedback(dialogues.asked[number].text, ids, labels)
 
 
 def streamed(setting, lives, still, part="after a stream"):
@@ -380,30 +380,11 @@ def streamed(setting, lives, still, part="after a stream"):
     `lives` are results of `run_streams` by way, `still` those of "memory_still", of any one stream.
     """
     (base,) = still.values()
-    made = _after(setting, "memory_still", base, part=part)
+    made = [_row(setting, "memory_still", base, part=part)]
     for way, streams in lives.items():
         for name, life in streams.items():
             about = {"part": part} if way == "memory_context_still" else {"part": part, "stream": name}
-            made += _after(setting, way, life, base, **about)
+            made.append(_row(setting, way, life, base, **about))
             if way not in ("memory_feedback", "memory_context_still"):
-                made += _after(setting, way, life, lives["memory_feedback"][name], over="memory_feedback", **about)
+                made.append(_row(setting, way, life, lives["memory_feedback"][name], over="memory_feedback", **about))
     return made
-
-
-def _after(setting, way, life, against=None, **about):
-    (row,) = comparisons.rows(setting, way, life.values[:1], life.queries, against and against.values[:1], **about)
-    row.pop("split")
-    return [row]
-
-
-def _lookup(benchmark, encoder):
-    """An encoder for an EARMemory that looks up the cached embeddings of a benchmark's texts."""
-    texts = {"memory": [one.text for one in benchmark.memories], "query": [one.text for one in benchmark.queries]}
-    held = {kind: dict(zip(of, encode(of, encoder, kind), strict=True)) for kind, of in texts.items()}
-    return lambda asked, kind: np.stack([held[kind][text] for text in asked])
-
-
-def _gold(benchmark):
-    """Ids of the gold turns of each question that a memory holds, as sets."""
-    turns = {one.id for one in benchmark.memories if one.store == "dialogue"}
-    return [turns.intersection(query.gold) for query in benchmark.asked]

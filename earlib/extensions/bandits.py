@@ -84,7 +84,7 @@ def fit_prior(scores, asked, recall, precision):
     marginal likelihood of the pairs (slates, citations) in `asked` wins.
     """
     sets = hypotheses(scores.shape[-1])
-    evidence = sum(citation_likelihood(slates, citations, sets, recall, precision) for slates, citations in asked)
+    evidence = sum(citation_likelihood(*shown, sets, recall, precision) for shown in asked)
     sizes, reached = sets.sum(1), {}
     for temperature in TEMPERATURES:
         shares = (1 / 3, 1 / 3, 1 / 3)
@@ -150,7 +150,7 @@ def by_confidence(config, scores, gram, ask, calls):
     """The paper's Explorer: after c calls it returns S^(c + 1), composed before its own feedback."""
     found = explore(config, scores, gram, ask, calls)
     last = select_slate(config, scores, gram, found.shown, found.cited)
-    return Spent(torch.cat([found.slates.movedim(-2, 0), last[None]]) if calls else last[None])
+    return Spent(torch.cat([found.slates.movedim(-2, 0), last[None]]))
 
 
 def in_turn(config, scores, ask, calls, first=0):
@@ -175,14 +175,14 @@ def in_turn(config, scores, ask, calls, first=0):
 
 def stopped(gain, bound):
     """Calls of each question, 0 to C, if it stops as soon as the expected gain, `[C + 1, N]`, is below a bound."""
-    enough = gain < bound
+    enough = np.asarray(gain) < bound
     enough[-1] = True
-    return enough.to(torch.int8).argmax(0)
+    return enough.argmax(0)
 
 
 def thrift(practice, share):
     """The smallest bound at which training questions that stop early spend at most a share of their calls."""
-    spent = [stopped(practice.gain, bound).double().mean().item() / (len(practice.gain) - 1) for bound in BOUNDS]
+    spent = [stopped(practice.gain, bound).mean() / (len(practice.gain) - 1) for bound in BOUNDS]
     kept = [bound for bound, asked in zip(BOUNDS, spent, strict=True) if asked <= share]
     if not kept:
         raise ValueError(f"share = {share:g}: expected at least {spent[0]:.2f}, what is asked at the largest bound")
@@ -214,19 +214,17 @@ class Early(NamedTuple):
 
 def early(spending, bounds, most):
     """Stop the questions of each seed at its bound, one a seed, or after `most` calls."""
-    recall, gain = spending.values["posterior"][: most + 1], torch.from_numpy(spending.gain[: most + 1])
-    calls = np.stack([stopped(gain[:, :, seed], bound).numpy() for seed, bound in enumerate(bounds)], 1)
-    return _stopped_at(recall, calls)
+    return _until(spending, most, spending.gain, np.array(bounds)[:, None])
 
 
 def informed(spending, most):
     """As `early`, by an oracle that stops once all gold is in the slate, or after `most` calls if it never is."""
-    recall = spending.values["posterior"][: most + 1]
-    return _stopped_at(recall, np.where((recall == 1).any(0), (recall == 1).argmax(0), most))
+    return _until(spending, most, 1 - spending.values["posterior"], 1)
 
 
-def _stopped_at(recall, calls):
-    values = np.take_along_axis(recall, calls[None], 0)[0].mean(0)
+def _until(spending, most, gain, bound):
+    calls = stopped(gain[: most + 1], bound)
+    values = np.take_along_axis(spending.values["posterior"], calls[None], 0)[0].mean(0)
     return Early(values, np.where(np.isnan(values), np.nan, calls.mean(0)))
 
 
@@ -256,55 +254,43 @@ def spend_calls(setting, config, chosen, calls, most, repeats=1, critic=None):
         raise ValueError(f"repeats = {repeats}: expected at least 1 critic to put each question to")
     found = settings.candidates_of(setting, config.depth)
     kept_apart = setting.model_copy(update={"validate_on_training": True})
-    taught, taught_less = (_weights(one, config, chosen) for one in (setting, kept_apart))
-    values, gains, practices, queries = {name: [] for name in BANDITS}, [], [], []
+    parts, practices, queries = [], [], []
+
+    def ranked(where, seed, asked):
+        weights = chosen and runs.trained_weights(where, config.model_copy(update=chosen[seed]), [seed])
+        return scored(found, weights, asked)
+
     for seed in range(setting.seeds):
         (train, evaluation), (_, part) = (settings.split(found.scopes, one, seed) for one in (setting, kept_apart))
-        asking = critic or config, found, seed, train
-        prior, practice = _fitted(config, asking, taught_less[seed], part, most)
-        ranked = scored(found, taught[seed], evaluation)
-        askings = [(critic or config, found, one, train) for one in range(seed, setting.seeds * repeats, setting.seeds)]
-        spent = [_spend(config, asking, ranked, evaluation, calls, prior) for asking in askings]
-        for name in BANDITS:
-            values[name].append(torch.stack([_recall(found, evaluation, one[name].slates) for one in spent], 1))
-        gains.append(torch.stack([one["posterior"].gain for one in spent], 1))
+        asking, practised = (critic or config, found, seed, train), ranked(kept_apart, seed, part)[0]
+        prior, practice = _fitted(config, asking, practised, part, most)
+        (scores, similarity), spent = ranked(setting, seed, evaluation), []
+        for number in range(seed, setting.seeds * repeats, setting.seeds):
+            ask = _critic(critic or config, found, number, train, evaluation, "test", calls)
+            last = by_posterior(config, prior, scores, ask, calls)
+            ways = (  # as in BANDITS
+                in_turn(config, scores, ask, calls),
+                in_turn(config, scores, ask, calls, first=config.slate_size),
+                by_confidence(config, scores, similarity, ask, calls),
+                last,
+            )
+            slates = torch.stack([one.slates for one in ways])
+            asked = torch.from_numpy(evaluation).expand(slates.shape[:-1])
+            spent.append((measures.measure(found, asked, slates)[0], last.gain))
+        parts.append([np.stack(of_critics, -2) for of_critics in zip(*spent, strict=True)])
         practices.append(practice)
         queries.append(evaluation)
-    stacked = {name: torch.stack(parts, 2).numpy() for name, parts in values.items()}
-    return Spending(stacked, torch.stack(gains, 2).numpy(), practices, np.stack(queries))
+    values, gain = (np.stack(of_seeds, -2) for of_seeds in zip(*parts, strict=True))
+    return Spending(dict(zip(BANDITS, values, strict=True)), gain, practices, np.stack(queries))
 
 
-def _weights(setting, config, chosen):
-    """W_q and W_m of each seed, `[2, 1, d, d]`, or None for the static retriever."""
-    if chosen is None:
-        return [None] * setting.seeds
-    configs = [config.model_copy(update=choice) for choice in chosen]
-    return [runs.trained_weights(setting, one, [seed]) for seed, one in enumerate(configs)]
-
-
-def _fitted(config, asking, weights, part, most):
+def _fitted(config, asking, scores, part, most):
     """The prior of a seed and its practice, on training questions that its adapter was not trained on."""
-    scores, _ = scored(asking[1], weights, part)
     ask = _critic(*asking, part, "train", -(-config.depth // config.slate_size))
     shown = best(scores, config.depth).split(config.slate_size, dim=-1)
     asked = [(slate, torch.mul(*ask(call, slate))) for call, slate in enumerate(shown)]
     prior = fit_prior(scores, asked, config.recall / 100, config.precision / 100)
     return prior, by_posterior(config, prior, scores, _critic(*asking, part, "test", most), most)
-
-
-def _spend(config, asking, ranked, queries, calls, prior):
-    """Every way to spend calls on the same questions and the same critic; `ranked` is the result of `scored`."""
-    scores, similarity = ranked
-
-    def ask():
-        return _critic(*asking, queries, "test", calls)
-
-    return {
-        CONTROL: in_turn(config, scores, ask(), calls),
-        BELOW: in_turn(config, scores, ask(), calls, first=config.slate_size),
-        "ucb": by_confidence(config, scores, similarity, ask(), calls),
-        "posterior": by_posterior(config, prior, scores, ask(), calls),
-    }
 
 
 def scored(found, weights, queries):
@@ -313,8 +299,7 @@ def scored(found, weights, queries):
     `weights` are W_q and W_m of one adapter, `[2, 1, d, d]`, or None for the frozen embeddings.
     """
     d = found.query.shape[1]
-    of = Adapter(torch.zeros(2, 1, d, d) if weights is None else weights)
-    place = found.index[queries][None]
+    of, place = Adapter(torch.zeros(2, 1, d, d) if weights is None else weights), found.index[queries][None]
     with torch.no_grad():
         scores, adapted, length = of.score(found.query[queries][None], found.bank[None])
         return scores.gather(-1, place)[0], gram(adapted, length, place)[0]
@@ -332,9 +317,3 @@ def _critic(config, found, seed, train, queries, purpose, calls):
         return citations[0], readable[0]
 
     return ask
-
-
-def _recall(found, queries, slates):
-    """Recall@5 of slates after each number of calls, `[C + 1, N]`."""
-    of_all = torch.from_numpy(queries).expand(len(slates), -1)
-    return torch.from_numpy(measures.measure(found, of_all, slates)[0])

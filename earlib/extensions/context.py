@@ -20,33 +20,12 @@ from earlib.data import candidates as first_stage
 from earlib.data.encoders import encode
 from earlib.data.words import Words
 from earlib.experiments import measures, settings
+from earlib.memory.context import beside
 
 PARTS = ("date", "neighbours", "turns", "session", "words", "features")
-# The parts that a score needs; one that needs none is in every combination. The last ones are features of a turn.
-NEEDS = {
-    "vector: turn": (),
-    "vector: date": ("date",),
-    "vector: window": ("neighbours",),
-    "vector: before": ("neighbours",),
-    "vector: after": ("neighbours",),
-    "vector: session": ("session",),
-    "words: turn": ("words",),
-    "words: date": ("words", "date"),
-    "words: before": ("words", "neighbours"),
-    "words: window": ("words", "neighbours"),
-    "words: window and date": ("words", "neighbours", "date"),
-    "words: session": ("words", "session"),
-    "vector: observation": (),
-    "vector: turns": ("turns",),
-    "vector: with turns": ("turns",),
-    "vector: with turns and date": ("turns", "date"),
-    "words: observation": ("words",),
-    "words: turns": ("words", "turns"),
-    "words: with turns": ("words", "turns"),
-    "words: with turns and date": ("words", "turns", "date"),
-}
+PART_OF = {"date": "date", "before": "neighbours", "after": "neighbours", "window": "neighbours"}  # by a score's words
+PART_OF |= {"turns": "turns", "session": "session", "words:": "words"}
 FEATURES = ("length", "first of the session", "question", "question before", "digits", "picture", "when", "speaker")
-NEEDS |= {name: ("features",) for name in FEATURES}
 OF_A_PLACE = ("first of the session", "question before")  # of a turn in its session; not used for observations
 RELATIVE = re.compile(
     r"\b(yesterday|today|tonight|tomorrow|ago|last|next|week(end)?|month|year|recently|just|(mon|tues|wednes|thurs|fri"
@@ -61,13 +40,13 @@ class Context(NamedTuple):
 
     found: first_stage.Candidates  # its bank holds the memories of one store; index [N, T]
     held: torch.Tensor  # [N, T] bool; False: padding
-    values: dict  # [N, T] float32 by the names of NEEDS
+    values: dict  # [N, T] float32 by name, as "words: window and date" or one of FEATURES
     vectors: dict  # [M, d] by name
 
     @property
     def parts(self):
         """The parts that its scores need."""
-        return tuple(part for part in PARTS if any(part in NEEDS[name] for name in self.values))
+        return tuple(part for part in PARTS if any(part in needs(name) for name in self.values))
 
     @property
     def combinations(self):
@@ -84,15 +63,20 @@ class Context(NamedTuple):
 # -- texts and scores --------------------------------------------------------------------------------------------------
 
 
-def beside(turns, step):
-    """Number of the turn so many before (negative) or behind each turn of its session; -1 if there is none."""
-    session, number = _sessions(turns), np.arange(len(turns)) + step
-    inside = (number >= 0) & (number < len(turns))
-    return np.where(inside & (session[number.clip(0, len(turns) - 1)] == session), number, -1)
+def needs(name):
+    """The parts that a score needs; one that needs none is in every combination."""
+    return {"features"} if name in FEATURES else {PART_OF[word] for word in name.split() if word in PART_OF}
 
 
-def _sessions(turns):
-    return np.unique([f"{turn.scope}\n{turn.session}" for turn in turns], return_inverse=True)[1]
+def sessions(memories):
+    """Number of the session of each memory, from 0 on."""
+    return np.unique([f"{one.scope}\n{one.session}" for one in memories], return_inverse=True)[1]
+
+
+def around(turns):
+    """Numbers of the turn before each one in its session, of itself, and of the one after; -1 if there is none."""
+    before, after = beside(np.append(0, sessions(turns) + 1), np.ones(len(turns) + 1, bool))[:, 1:] - 1
+    return np.stack([before, np.arange(len(turns)), after])
 
 
 def texts(memories, said=None):
@@ -100,49 +84,32 @@ def texts(memories, said=None):
 
     `said` has the texts of the turns by id, for observations.
     """
-    own, sessions = [one.text for one in memories], {}
-    for one in memories:
-        sessions.setdefault((one.scope, one.session), []).append(one.text)
-    made = {_own(memories): own, "date": _dated(memories, own)}
-    made |= _beside_turns(memories) if said is None else _of_turns(memories, said)
-    return made | {"session": ["\n".join(sessions[one.scope, one.session]) for one in memories]}
+    own, session, held = [one.text for one in memories], sessions(memories).tolist(), defaultdict(list)
+    for number, text in zip(session, own, strict=True):
+        held[number].append(text)
+    if said is None:
+        read = {"turn": own, "date": own, "before": _joined(own, around(memories)[:2])}
+        read |= dict.fromkeys(("window", "window and date"), _joined(own, around(memories)))
+    else:
+        turns = ["\n".join(said[id] for id in one.sources) for one in memories]
+        read = {"observation": own, "date": own, "turns": turns}
+        read |= dict.fromkeys(("with turns", "with turns and date"), list(map("{}\n{}".format, own, turns)))
+    for name in read:
+        if name.endswith("date"):
+            pairs = zip(memories, read[name], strict=True)
+            read[name] = [f"[{one.date}] {text}" if one.date else text for one, text in pairs]
+    return read | {"session": ["\n".join(held[number]) for number in session]}
 
 
-def _own(memories):
-    return "turn" if memories[0].store == "dialogue" else memories[0].store
-
-
-def _beside_turns(turns):
-    before, after = beside(turns, -1), beside(turns, 1)
-
-    def joined(number, *others):
-        return "\n".join(turns[one].text for one in sorted((number, *others)) if one >= 0)
-
-    window = [joined(number, before[number], after[number]) for number in range(len(turns))]
-    made = {"before": [joined(number, before[number]) for number in range(len(turns))]}
-    return made | {"window": window, "window and date": _dated(turns, window)}
-
-
-def _of_turns(observations, said):
-    drawn_from = ["\n".join(said[id] for id in one.sources) for one in observations]
-    both = [f"{one.text}\n{text}" for one, text in zip(observations, drawn_from, strict=True)]
-    return {"turns": drawn_from, "with turns": both, "with turns and date": _dated(observations, both)}
-
-
-def _dated(memories, read):
-    return [f"[{one.date}] {text}" if one.date else text for one, text in zip(memories, read, strict=True)]
+def _joined(own, rows):
+    return ["\n".join(own[row] for row in some if row >= 0) for some in rows.T.tolist()]
 
 
 def features(turns, queries):
     """Plain features of each question and turn by name, `[n, m]`."""
     speaker, said = zip(*(turn.text.partition(": ")[::2] for turn in turns), strict=True)
-    spoken, before = [one.partition(" [shares ")[0] for one in said], beside(turns, -1)
+    spoken, before = [one.partition(" [shares ")[0] for one in said], around(turns)[0]
     asks = np.array(["?" in one for one in spoken], float)
-    asked = [set(re.findall(r"\w+", query.text.lower())) for query in queries]
-    people = {one: set(re.findall(r"\w+", one.lower())) or {""} for one in set(speaker)}
-    named = {one: np.array([words <= of for of in asked], float) for one, words in people.items()}
-    when = np.array([query.text.lower().startswith("when") for query in queries], float)
-    relative = np.array([bool(RELATIVE.search(one)) for one in spoken], float)
     of_turn = {
         "length": np.log1p([len(one.split()) for one in spoken]),
         "first of the session": (before < 0).astype(float),
@@ -151,8 +118,15 @@ def features(turns, queries):
         "digits": np.array([any(map(str.isdigit, one)) for one in spoken], float),
         "picture": np.array([" [shares " in one for one in said], float),
     }
+    when = [query.text.lower().startswith("when") for query in queries]
+    people = [set(re.findall(r"\w+", one.lower())) or {""} for one in speaker]
+    asked = [set(re.findall(r"\w+", query.text.lower())) for query in queries]
+    of_pair = {
+        "when": np.outer(when, [bool(RELATIVE.search(one)) for one in spoken]),
+        "speaker": np.array([[name <= words for name in people] for words in asked]),
+    }
     of_turn = {name: np.tile(of, (len(queries), 1)) for name, of in of_turn.items()}
-    return of_turn | {"when": np.outer(when, relative), "speaker": np.stack([named[one] for one in speaker], 1)}
+    return of_turn | {name: of.astype(float) for name, of in of_pair.items()}
 
 
 def context(setting, encoded=("date", "window")):
@@ -162,14 +136,16 @@ def context(setting, encoded=("date", "window")):
     """
     searched = settings.benchmark(setting.dataset, setting.captions)
     rows = [row for row, one in enumerate(searched.memories) if one.store == setting.store]
-    memories = tuple(searched.memories[row] for row in rows)
-    plain, said = settings.candidates_of(setting, Config().slate_size), None
-    vectors, session = {_own(memories): plain.bank[rows]}, _sessions(memories)
+    memories, plain = (
+        tuple(searched.memories[row] for row in rows),
+        settings.candidates_of(setting, Config().slate_size),
+    )
+    vectors, said, session = {"turn": plain.bank[rows]}, None, sessions(memories)
     if setting.store == "observation":
         said = {one.id: one.text for one in searched.memories if one.store == "dialogue"}
         place = {one.id: row for row, one in enumerate(searched.memories)}
-        pairs = [(number, place[id]) for number, one in enumerate(memories) for id in one.sources]
-        vectors["turns"] = _means(*torch.tensor(pairs).T, plain.bank, len(rows))
+        pairs = torch.tensor([(number, place[id]) for number, one in enumerate(memories) for id in one.sources])
+        vectors = {"observation": plain.bank[rows], "turns": _means(*pairs.T, plain.bank, len(rows))}
     read = texts(memories, said)
     for name in encoded:
         if name == "date" and not said:
@@ -185,12 +161,13 @@ def context(setting, encoded=("date", "window")):
         at, held = np.flatnonzero(asked == one), np.flatnonzero(scope == one)
         block = np.ix_(at, np.arange(len(held)))
         index[block] = torch.from_numpy(held).expand(len(at), -1)
-        own = {name: of[held].double() for name, of in vectors.items()}
-        among = [memories[row] for row in held], [searched.asked[number] for number in at], said
-        for name, scores in _scores(plain.query[at].double(), own, *among).items():
+        own = {name: plain.query[at].double() @ of[held].double().T for name, of in vectors.items()}
+        said_here = {name: [of[row] for row in held] for name, of in read.items()}
+        among = [memories[row] for row in held], [searched.asked[number] for number in at]
+        for name, scores in _scores(own, said_here, *among).items():
             values[name][block] = torch.as_tensor(scores).float()
-    searched, held = replace(searched, memories=memories), index >= 0
-    found = first_stage.chosen(searched, index.clamp(min=0), setting.store)
+    held = index >= 0
+    found = first_stage.chosen(replace(searched, memories=memories), index.clamp(min=0), setting.store)
     found["gold"] &= held
     return Context(replace(plain, bank=plain.bank[rows], **found, stores=()), held, dict(values), vectors)
 
@@ -201,19 +178,19 @@ def _means(group, rows, bank, count):
     return torch.nn.functional.normalize(sums, dim=-1)
 
 
-def _scores(query, vectors, memories, queries, said):
-    """Scores of NEEDS of all memories of a conversation for its questions, `[n, m]` by name."""
-    made, alive = {f"vector: {name}": query @ of.T for name, of in vectors.items()}, np.ones(len(memories), bool)
-    for name, step in () if said else (("before", -1), ("after", 1)):
-        other = torch.from_numpy(beside(memories, step))
-        made[f"vector: {name}"] = made["vector: turn"][:, other] * (other >= 0)
-    read = texts(memories, said)
+def _scores(cosines, read, memories, queries):
+    """All scores of the memories of a conversation for its questions, `[n, m]` by name; `read` are their texts."""
+    made, alive = {f"vector: {name}": of for name, of in cosines.items()}, np.ones(len(memories), bool)
+    if "turn" in read:
+        before, _, after = (torch.from_numpy(rows) for rows in around(memories))
+        for name, other in (("before", before), ("after", after)):
+            made[f"vector: {name}"] = made["vector: turn"][:, other] * (other >= 0)
     for name, of in read.items():
         words = Words()
         words.append(of)
         scores = torch.from_numpy(np.stack([words.scores(query.text, alive) for query in queries]))
         made[f"words: {name}"] = first_stage.of_largest(scores)
-    if not said:
+    if "turn" in read:
         return made | features(memories, queries)
     turns = [one._replace(text=text) for one, text in zip(memories, read["turns"], strict=True)]
     return made | {name: of for name, of in features(turns, queries).items() if name not in OF_A_PLACE}

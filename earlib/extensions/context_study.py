@@ -7,6 +7,7 @@ many slates of a training question as in EAR; the adapter of the query is learne
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +19,8 @@ from earlib.core.ordering import best
 from earlib.data.cache import content_hash
 from earlib.data.words import Words, content_words
 from earlib.experiments import runs, settings
-from earlib.extensions.context import FEATURES, NEEDS, Context, learn, recall, texts
-from earlib.extensions.folds import citations, folds
+from earlib.extensions.context import FEATURES, Context, learn, needs, recall, texts
+from earlib.extensions.folds import citations, folds, on_folds
 
 TEMPERATURE = 0.05  # by which cosines of the adapter are divided
 STEPS = (0, 5, 10, 20)  # of the adapter's learning, to choose from
@@ -40,7 +41,7 @@ class Cited(NamedTuple):
 
     def weigh(self, combination, numbers, asked):
         """Scores of the candidates of the asked questions, `[n, depth]`, by weights learned from other questions."""
-        at = [place for place, name in enumerate(self.context.values) if combination.issuperset(NEEDS[name])]
+        at = [place for place, name in enumerate(self.context.values) if combination >= needs(name)]
         return self.values[asked] @ learn(self.values[numbers, : self.cited.shape[1]], self.cited[numbers], at)
 
     def by_weights(self, numbers, asked):
@@ -48,25 +49,24 @@ class Cited(NamedTuple):
         return ((one, self.slates(asked, self.weigh(one, numbers, asked))) for one in self.context.combinations)
 
     def by_adapter(self, combination, numbers, asked, dtype):
-        """Each number of steps and its slates: (W q) . m / 0.05 is added to the scores of the weights."""
-        both = self.weigh(combination, numbers, np.concatenate([numbers, asked]))
-        query, memory = self.vectors(asked, None, dtype)
-        for step, W in self.adapters(both[: len(numbers)], numbers, dtype):
-            added = torch.einsum("nd,nkd->nk", query @ W.T, memory).double().numpy() / TEMPERATURE
-            yield step, self.slates(asked, both[len(numbers) :] + added)
+        """Each number of STEPS and its slates: (W q) . m / 0.05 is added to the scores of the weights.
 
-    def adapters(self, scores, numbers, dtype):
-        """W after each of STEPS of full-batch Adam from 0, on the same loss of the same citations as the weights."""
-        shown = self.cited.shape[1]
-        kept = self.cited[numbers].any(1) & ~self.cited[numbers].all(1)
-        useful, start = torch.from_numpy(self.cited[numbers][kept]), torch.from_numpy(scores[kept, :shown]).to(dtype)
-        query, memory = self.vectors(numbers[kept], shown, dtype)
-        W = torch.zeros(query.shape[1], query.shape[1], dtype=dtype, requires_grad=True)
+        W is learned by full-batch Adam from 0 on, on the same loss of the same citations as the weights.
+        """
+        scores, cited = self.weigh(combination, numbers, np.concatenate([numbers, asked])), self.cited[numbers]
+        (own, other), kept = np.split(scores, [len(numbers)]), cited.any(1) & ~cited.all(1)
+        useful, start = torch.from_numpy(cited[kept]), torch.from_numpy(own[kept, : cited.shape[1]]).to(dtype)
+        taught, tested = self.vectors(numbers[kept], cited.shape[1], dtype), self.vectors(asked, None, dtype)
+        W = torch.zeros(taught[0].shape[1], taught[0].shape[1], dtype=dtype, requires_grad=True)
         optimizer = torch.optim.Adam([W], RATE)
+
+        def moved(query, memory):
+            return torch.einsum("nd,nkd->nk", query @ W.T, memory)
+
         for step in range(max(STEPS) + 1):
             if step in STEPS:
-                yield step, W.detach().clone()
-            z = start + torch.einsum("nd,nkd->nk", query @ W.T, memory) / TEMPERATURE
+                yield step, self.slates(asked, other + moved(*tested).detach().double().numpy() / TEMPERATURE)
+            z = start + moved(*taught) / TEMPERATURE
             loss = listwise_loss("softmax", z, useful, torch.ones_like(useful)).mean()
             (W.grad,) = torch.autograd.grad(loss, W)
             optimizer.step()
@@ -82,15 +82,6 @@ def cite(context, order, seed):
     """Candidates in an order, with what the critic says of the first of each question."""
     values = np.stack([one.gather(1, order).double().numpy() for one in context.values.values()], -1)
     return Cited(context, order, values, citations(context.found.gold.gather(1, order), seed))
-
-
-def on_folds(context, training, parts, answer):
-    """Recall@5 in percent of each choice over all folds, each answered by what was learned from the others."""
-    found = {}
-    for part in parts:
-        for choice, slates in answer(np.setdiff1d(training, part), part):
-            found.setdefault(choice, []).append(recall(context, part, slates))
-    return {choice: 100 * np.nanmean(np.concatenate(values)) for choice, values in found.items()}
 
 
 class Learned(NamedTuple):
@@ -114,15 +105,13 @@ def study(context, setting, seed, orders, count=3, learned_from=()):
     found = {one: np.nanmean(recall(context, training, slates[training])) for one, slates in first.items()}
     form, dense = max(found, key=found.get), max((one for one in found if not one[1]), key=found.get)
     of, parts = cite(context, orders[form], seed), folds(context.found.scopes, setting, training, count)
-    reached = on_folds(context, training, parts, of.by_weights)
+    by_recall = partial(recall, context)
+    reached = on_folds(training, parts, of.by_weights, by_recall)
     chosen = max(reached, key=reached.get)
     near = [one for one in context.combinations if reached[one] >= reached[chosen] - 1]
     simplest = max(near, key=lambda one: (-len(one), reached[one]))
-
-    def by_adapter(numbers, asked):
-        return of.by_adapter(chosen, numbers, asked, getattr(torch, setting.dtype))
-
-    steps = on_folds(context, training, parts, by_adapter)
+    by_adapter = partial(of.by_adapter, chosen, dtype=getattr(torch, setting.dtype))
+    steps = on_folds(training, parts, by_adapter, by_recall)
     step = max(steps, key=steps.get)
     slates = {"nothing": first[form][evaluation], "vectors": first[dense][evaluation]}
     slates |= dict(of.by_weights(training, evaluation))
@@ -187,16 +176,16 @@ def price(context, setting, repeats=50):
         total = np.column_stack([*cosines, *neighbours, *read, plain]) @ weights
         return torch.from_numpy(total) + (vectors[0] @ (W @ vector) if parts > 1 else 0)
 
-    own, made = 4 * vectors[0].shape[1], {}
+    own = 4 * vectors[0].shape[1]
     postings = 8 * sum(len(set(words)) for read in texts(turns).values() for words in content_words(read)) / count
     every = own * (len(vectors) - 1) + postings + 4 * len(FEATURES)
-    systems = (("nothing", own, 0), ("weights", every, len(weights)))
-    systems += (("adapter and weights", every, len(weights) + W.numel()),)
-    for parts, (name, size, numbers) in enumerate(systems):
+    systems = {"nothing": (own, 0), "weights": (every, len(weights))}
+    systems["adapter and weights"] = every, len(weights) + W.numel()
+    for parts, (name, (size, numbers)) in enumerate(systems.items()):
         spent = []
         for text, vector in zip(asked, context.found.query, strict=False):
             begun = time.perf_counter()
             best(score(text, vector, parts), Config().slate_size)
             spent.append(1000 * (time.perf_counter() - begun))
-        made[name] = size, float(np.median(spent)), numbers
-    return made
+        systems[name] = size, float(np.median(spent)), numbers
+    return systems

@@ -27,18 +27,34 @@ def citations(gold, seed):
     """
     config, (N, depth) = Config(), gold.shape
     shown = min(config.rounds * config.slate_size, depth // config.slate_size * config.slate_size)
-    gold, numbers, parts = gold[:, :shown], torch.arange(N)[None], []
-    uniforms, critic = randomness.draw(config, (seed,), numbers, shown, N, "train"), SimulatedCritic(config, gold)
-    for call, places in enumerate(torch.arange(shown).split(config.slate_size)):
-        parts.append(critic(numbers, places.expand(1, N, -1), uniforms.critic[:, :, call])[0][0] > 0)
-    return torch.cat(parts, -1).numpy()
+    critic, numbers = SimulatedCritic(config, gold[:, :shown]), torch.arange(N)[None]
+    uniforms = randomness.draw(config, (seed,), numbers, shown, N, "train").critic
+    slates = torch.arange(shown).expand(1, N, -1).split(config.slate_size, -1)
+    said = [critic(numbers, slate, uniforms[:, :, call])[0][0] for call, slate in enumerate(slates)]
+    return (torch.cat(said, -1) > 0).numpy()
 
 
-def recall_of_cited(cited, slates):
-    """Share of the cited candidates, bool `[N, K]`, that are in the slates, `[..., N, s]`; NaN where none is cited."""
-    found = np.take_along_axis(np.broadcast_to(cited, (*slates.shape[:-1], cited.shape[-1])), slates, -1).sum(-1)
-    count = cited.sum(-1)
+def recall_of_cited(cited, numbers, slates):
+    """Share of the cited candidates, bool `[N, K]`, that are in the slates of some questions, `[n, s]`.
+
+    NaN where none is cited.
+    """
+    cited = cited[numbers]
+    found, count = np.take_along_axis(cited, slates, -1).sum(-1), cited.sum(-1)
     return np.where(count > 0, found / np.maximum(count, 1), np.nan)
+
+
+def on_folds(training, parts, answer, score):
+    """Mean score in percent of each choice over all folds, each answered by what was learned from the others.
+
+    `answer(rest, part)` yields each choice and its slates; `score(part, slates)` is `[n]`, NaN for questions that do
+    not count.
+    """
+    found = {}
+    for part in parts:
+        for choice, slates in answer(np.setdiff1d(training, part), part):
+            found.setdefault(choice, []).append(score(part, slates))
+    return {choice: 100 * np.nanmean(np.concatenate(values)) for choice, values in found.items()}
 
 
 def tuned(setting, name, choices, count, **changes):
@@ -53,7 +69,7 @@ def tuned(setting, name, choices, count, **changes):
     for number, choice in enumerate(choices):
         slates = held_out(setting, Config(**{**VARIANTS[name].changes, **changes, **choice}), count)
         pairs = zip(said, trained, slates, strict=True)
-        reached[number] = np.array([100 * np.nanmean(recall_of_cited(one, of[part])) for one, part, of in pairs])
+        reached[number] = np.array([100 * np.nanmean(recall_of_cited(one, ..., of[part])) for one, part, of in pairs])
     return [choices[max(reached, key=lambda at: reached[at][seed])] for seed in range(setting.seeds)], reached
 
 
@@ -75,14 +91,13 @@ def held_out(setting, config, count):
             groups.setdefault((len(rest), len(part)), []).append((seed, rest, part))
     found = found.to(devices.ready(setting.device))
     for group in groups.values():  # those of the same sizes side by side
-        seeds, order, kept = zip(*group, strict=True)
-        order, kept = (torch.from_numpy(np.stack(part)).to(found.bank.device) for part in (order, kept))
+        seeds, *parts = zip(*group, strict=True)
+        order, kept = (torch.from_numpy(np.stack(part)).to(found.bank.device) for part in parts)
         critic = runs.critic_of(config, found, seeds, order)
         learner = captured.learner(config, found, critic, seeds, getattr(torch, setting.dtype))
         for _ in learner.train(order):
             pass
-        for seed, asked, of in zip(seeds, kept.cpu(), learner.retrieve(kept).cpu(), strict=True):
-            slates[seed, asked] = of
+        slates[np.array(seeds)[:, None], np.stack(parts[1])] = learner.retrieve(kept).cpu().numpy()
     cache.save("folds", key, {"slates": slates})
     return slates
 

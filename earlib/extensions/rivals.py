@@ -4,8 +4,8 @@ A term is the score by words, a memory's own rate of citations, or the citations
 Its weight is chosen by folds of the training questions, where the same citations are the labels.
 """
 
+from functools import partial
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,25 +15,21 @@ from earlib.core.config import VARIANTS, Config
 from earlib.core.ordering import best
 from earlib.data import cache
 from earlib.experiments import runs, settings
-from earlib.extensions.folds import folds, recall_of_cited
+from earlib.extensions.folds import folds, on_folds, recall_of_cited
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5)  # of a term, whose values are between 0 and 1
 NEIGHBOURS = (1, 5, 20)  # most similar questions
 TERMS = {"words": ("words",), "rate": ("rate",), "neighbours": NEIGHBOURS}  # each with what is chosen beside its weight
 
 
-class Said(NamedTuple):
-    """Candidates of each training question that the critic cited and saw, bool `[R, N, K]`; none of other questions."""
-
-    cited: np.ndarray
-    shown: np.ndarray
-
-
 def said(setting, name, chosen, **changes):
-    """Citations that the adapters of a variant learned from; parameters as in `runs.answers`."""
+    """Candidates of each training question that the critic cited, and that it saw, where adapters learned from them.
+
+    Bool, `[2, R, N, K]`, none of other questions; parameters as in `runs.answers`.
+    """
     config = Config(**{**VARIANTS[name].changes, **changes})
-    shape = setting.seeds, len(settings.candidates_of(setting, config.depth).query), config.depth
-    found = Said(np.zeros(shape, bool), np.zeros(shape, bool))
+    questions = len(settings.candidates_of(setting, config.depth).query)
+    found = np.zeros((2, setting.seeds, questions, config.depth), bool)
     for seed, choice in enumerate(chosen):
         where = setting.model_copy(update={"epochs": choice.get("epochs", setting.epochs)})
         own = config.model_copy(update={key: value for key, value in choice.items() if key != "epochs"})
@@ -43,11 +39,11 @@ def said(setting, name, chosen, **changes):
             ((learner, order, _),) = runs.learners(where, own, only=[seed])
             for _ in learner.train(order):
                 pass
-            held = {part: getattr(learner.buffer, part)[0, : order.shape[1]] > 0 for part in found._fields}
+            held = {part: getattr(learner.buffer, part)[0, : order.shape[1]] > 0 for part in ("cited", "shown")}
             stored = {part: of.cpu().numpy() for part, of in {**held, "queries": order[0]}.items()}
             cache.save("said", key, stored)
-        for part, whole in found._asdict().items():
-            np.logical_or.at(whole[seed], stored["queries"], stored[part])  # a question may have come twice
+        for whole, part in zip(found[:, seed], ("cited", "shown"), strict=True):
+            np.logical_or.at(whole, stored["queries"], stored[part])  # a question may have come twice
     return found
 
 
@@ -60,7 +56,8 @@ def run(setting, depth, learned_from, terms, count):
         With the reranker "bm25" where the words are a term.
     depth : int
         K.
-    learned_from : Said
+    learned_from : numpy.ndarray
+        Result of `said`.
     terms : sequence of str
         Keys of `TERMS`.
     count : int
@@ -76,29 +73,26 @@ def run(setting, depth, learned_from, terms, count):
     choices = list(product(*(product(WEIGHTS, TERMS[term]) for term in terms)))  # of equally good ones the first wins
     for seed in range(setting.seeds):
         training, evaluation = settings.split(found.scopes, setting, seed)
-        cited, shown = (whole[seed] for whole in learned_from)
-        reached = []
-        for part in folds(found.scopes, setting, training, count):
-            rest = np.setdiff1d(training, part)
-            slates = _slates(found, choices, terms, rest, part, cited, shown)
-            reached.append(recall_of_cited(cited[part], slates))
-        at = int(np.nanmean(np.concatenate(reached, 1), axis=1).argmax())
-        chosen.append(choices[at])
-        slates = _slates(found, choices[at : at + 1], terms, training, evaluation, cited, shown)
-        parts.append((torch.from_numpy(evaluation)[None], torch.from_numpy(slates)))
+        answer, score = (
+            partial(_slates, found, terms, *learned_from[:, seed]),
+            partial(recall_of_cited, learned_from[0, seed]),
+        )
+        held = folds(found.scopes, setting, training, count)
+        reached = on_folds(training, held, partial(answer, choices), score)
+        chosen.append(max(reached, key=reached.get))
+        ((_, slates),) = answer(chosen[-1:], training, evaluation)
+        parts.append((torch.from_numpy(evaluation)[None], torch.from_numpy(slates)[None]))
     return runs.answered(found, parts), chosen
 
 
-def _slates(found, choices, terms, training, asked, cited, shown):
-    """Slates of the asked questions by each choice of weights, `[C, n, s]`, learned from the training questions."""
+def _slates(found, terms, cited, shown, choices, training, asked):
+    """Each choice of weights and its slates of the asked questions, `[n, s]`, learned from the training questions."""
     cosine = torch.einsum("nd,nkd->nk", found.query[asked].double(), found.bank[found.index[asked]].double())
-    kinds = [(term, kind) for term in terms for kind in TERMS[term]]
-    values = torch.stack([_term(found, *of, training, asked, cited, shown) for of in kinds])
-    weights = torch.zeros(len(choices), len(kinds), dtype=torch.double)
-    for at, choice in enumerate(choices):
-        for term, (weight, kind) in zip(terms, choice, strict=True):
-            weights[at, kinds.index((term, kind))] = weight
-    return best(cosine + torch.einsum("ct,tnk->cnk", weights, values), Config().slate_size).numpy()
+    kinds = [(at, kind) for at, term in enumerate(terms) for kind in TERMS[term]]
+    values = torch.stack([_term(found, terms[at], kind, training, asked, cited, shown) for at, kind in kinds])
+    weights = [[choice[at][0] * (choice[at][1] == kind) for at, kind in kinds] for choice in choices]
+    added = torch.einsum("ct,tnk->cnk", torch.tensor(weights, dtype=torch.double), values)
+    return zip(choices, best(cosine + added, Config().slate_size).numpy(), strict=True)
 
 
 def _term(found, term, kind, training, asked, cited, shown):
