@@ -19,7 +19,15 @@ from earlib.experiments.settings import Setting, candidates_of, split
 from earlib.extensions import bandits
 from earlib.extensions.bandits import Prior
 
-RECALL, PRECISION = 0.86, 0.88
+RECALL, PRECISION = QUALITY = 0.86, 0.88
+SETTING, CONFIG, PRIOR = Setting(dataset="toy", seeds=2), Config(), Prior(0.06, (0.3, 0.6, 0.1))
+KEPT_APART = SETTING.model_copy(update={"validate_on_training": True})
+SETS = bandits.hypotheses(CONFIG.depth)
+RATES = [{"learning_rate": 1e-3}, {"learning_rate": 5e-4}]  # one a seed
+
+
+def equal(one, other):
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def plain_sets(K):
@@ -36,15 +44,11 @@ def plain_prior(prior, z):
 
 
 def plain_likelihood(gold, slate, cited):
-    n, chance = sum(i in gold for i in slate), 1.0
-    for i, is_cited in zip(slate, cited, strict=True):
-        if i in gold:
-            rate = RECALL
-        else:
-            rate = n * RECALL * (1 - PRECISION) / ((len(slate) - n) * PRECISION)
-            rate = min(max(rate, bandits.UNEXPECTED), 1 - bandits.UNEXPECTED)
-        chance *= rate if is_cited else 1 - rate
-    return chance
+    n = sum(i in gold for i in slate)
+    wrong = n * RECALL * (1 - PRECISION) / (max(1, len(slate) - n) * PRECISION)
+    wrong = min(max(wrong, bandits.UNEXPECTED), 1 - bandits.UNEXPECTED)
+    rates = [RECALL if i in gold else wrong for i in slate]
+    return math.prod(rate if said else 1 - rate for rate, said in zip(rates, cited, strict=True))
 
 
 def plain_posterior(prior, z, asked):
@@ -61,37 +65,29 @@ def plain_worth(weights, K, size):
     return sum(w for w, gold in zip(weights, plain_sets(K), strict=True) if set(gold) <= set(kept)), held
 
 
-QUESTIONS = st.fixed_dictionaries(
-    {
-        "z": st.lists(st.floats(-1, 1), min_size=5, max_size=6),
-        "temperature": st.sampled_from([0.05, 0.3, 1.0]),
-        "seed": st.integers(0, 99),
-    }
-)
+SCORES = st.lists(st.floats(-1, 1), min_size=5, max_size=6)
+PRIORS = st.builds(Prior, st.sampled_from([0.05, 0.3, 1.0]), st.just((0.3, 0.5, 0.2)))
 
 
 @settings(max_examples=60)
-@given(question=QUESTIONS, rounds=st.integers(0, 3))
-def test_the_posterior_is_that_of_a_plain_enumeration(question, rounds):
-    z, rng = question["z"], np.random.default_rng(question["seed"])
-    prior = Prior(question["temperature"], (0.3, 0.5, 0.2))
+@given(SCORES, PRIORS, st.integers(0, 99), st.integers(0, 3))
+def test_the_posterior_is_that_of_a_plain_enumeration(z, prior, seed, rounds):
+    rng = np.random.default_rng(seed)
     asked = [(rng.permutation(len(z))[:3].tolist(), (rng.random(3) < 0.4).tolist()) for _ in range(rounds)]
     sets = bandits.hypotheses(len(z))
     assert [tuple(np.flatnonzero(one)) for one in sets.numpy()] == plain_sets(len(z))
     total = bandits.log_prior(prior, torch.tensor([z]).double(), sets)
     for slate, cited in asked:
         citations = torch.where(torch.tensor([cited]), 1, -1)
-        total = total + bandits.citation_likelihood(torch.tensor([slate]), citations, sets, RECALL, PRECISION)
+        total = total + bandits.citation_likelihood(torch.tensor([slate]), citations, sets, *QUALITY)
     expected = torch.tensor([plain_posterior(prior, z, asked)]).double()
     torch.testing.assert_close(total.softmax(-1), expected, rtol=1e-5, atol=1e-9)
 
 
 @settings(max_examples=25)
-@given(question=QUESTIONS)
-def test_the_slate_asked_about_is_the_one_expected_to_help_most(question):
-    z, size = question["z"], 2
-    prior, K = Prior(question["temperature"], (0.3, 0.5, 0.2)), len(z)
-    likely = plain_prior(prior, z)
+@given(SCORES, PRIORS)
+def test_the_slate_asked_about_is_the_one_expected_to_help_most(z, prior):
+    likely, K, size = plain_prior(prior, z), len(z), 2
     now, held = plain_worth(likely, K, size)
     order = sorted(range(K), key=lambda i: (-round(held[i], 9), i))
     values = []
@@ -101,92 +97,87 @@ def test_the_slate_asked_about_is_the_one_expected_to_help_most(question):
             joint = [w * plain_likelihood(gold, slate, cited) for w, gold in zip(likely, plain_sets(K), strict=True)]
             value += plain_worth(joint, K, size)[0]
         values.append(value)
-    sets = bandits.hypotheses(K)
-    slates, expected = bandits.outlook(torch.tensor([likely], dtype=torch.float64), sets, size, RECALL, PRECISION)
+    sets, weights = bandits.hypotheses(K), torch.tensor([likely], dtype=torch.float64)
+    slates, expected = bandits.outlook(weights, sets, size, *QUALITY)
     assert expected.item() == pytest.approx(max(values), abs=1e-4)
     assert values[order.index(slates[0, 0].item())] == pytest.approx(max(values), abs=1e-4)
-    assert bandits.worth(torch.tensor([likely], dtype=torch.float64), sets, size).item() == pytest.approx(now, abs=1e-9)
+    assert bandits.worth(weights, sets, size).item() == pytest.approx(now, abs=1e-9)
     assert expected.item() >= now - 1e-4  # to ask never costs anything but the call
 
 
 @pytest.fixture(scope="module")
-def toy():
-    setting, config = Setting(dataset="toy", seeds=2), Config()
-    found = candidates_of(setting, config.depth)
-    queries = split(found.scopes, setting, 0)[1]
-    scores, similarity = bandits.scored(found, None, queries)
-    return setting, config, found, queries, scores, similarity
+def found():
+    return candidates_of(SETTING, CONFIG.depth)
 
 
-def asker(toy, calls, seed=0):
-    _, config, found, queries, *_ = toy
-    return bandits._critic(config, found, seed, None, queries, "test", calls)
+@pytest.fixture(scope="module")
+def queries(found):
+    return split(found.scopes, SETTING, 0)[1]
 
 
-def test_a_static_ranking_has_the_scores_of_the_retriever(toy):
-    _, _, found, queries, scores, similarity = toy
+@pytest.fixture(scope="module")
+def ranked(found, queries):
+    return bandits.scored(found, None, queries)
+
+
+@pytest.fixture
+def asker(found, queries):
+    """A function that makes the critic of seed 0 for some calls."""
+    return lambda calls: bandits._critic(CONFIG, found, 0, None, queries, "test", calls)
+
+
+def noting(ask, asked):
+    """The critic, which also notes the slates that it is asked about."""
+    return lambda call, slates: asked.append(slates) or ask(call, slates)
+
+
+def test_a_static_ranking_has_the_scores_of_the_retriever(found, queries, ranked):
     memory = found.memory[queries]
-    torch.testing.assert_close(scores, torch.einsum("nd,nkd->nk", found.query[queries], memory), rtol=0, atol=1e-5)
-    torch.testing.assert_close(similarity, memory @ memory.mT, rtol=0, atol=1e-5)
+    expected = torch.einsum("nd,nkd->nk", found.query[queries], memory), memory @ memory.mT
+    torch.testing.assert_close(ranked, expected, rtol=0, atol=1e-5)
 
 
-def test_in_turn_is_the_equal_call_control_until_all_were_shown(toy):
-    _, config, found, queries, scores, _ = toy
+def test_in_turn_is_the_equal_call_control_until_all_were_shown(found, queries, ranked, asker):
     numbers = torch.from_numpy(queries)[None]
-    spent = bandits.in_turn(config, scores, asker(toy, 6), 6)
+    spent = bandits.in_turn(CONFIG, ranked[0], asker(6), 6)
+    rounds = CONFIG.model_copy(update={"rounds": 6})
+    uniforms = randomness.draw(rounds, (0,), numbers, CONFIG.depth, len(found.query), "test")
     for calls in range(1, 5):
-        rounds = config.model_copy(update={"rounds": 6})
-        uniforms = randomness.draw(rounds, (0,), numbers, config.depth, len(found.query), "test")
-        critic = SimulatedCritic(config, found.gold)
-        expected = measures.equal_calls(config, found, critic, numbers, calls, uniforms)
+        critic = SimulatedCritic(CONFIG, found.gold)
+        expected = measures.equal_calls(CONFIG, found, critic, numbers, calls, uniforms)
         assert torch.equal(spent.slates[calls], expected[0])
     assert torch.equal(spent.slates[0], torch.arange(5).expand(len(queries), -1))
     assert not torch.equal(spent.slates[4], spent.slates[6])  # the top was asked about once more
 
 
-def test_from_the_sixth_on_the_first_are_asked_about_last(toy):
-    _, config, _, queries, scores, _ = toy
-    asked, ask = [], asker(toy, 5)
-    spent = bandits.in_turn(config, scores, lambda c, slate: asked.append(slate) or ask(c, slate), 5, first=5)
+def test_from_the_sixth_on_the_first_are_asked_about_last(queries, ranked, asker):
+    asked, ask = [], asker(5)
+    spent = bandits.in_turn(CONFIG, ranked[0], noting(ask, asked), 5, first=5)
     shown = torch.stack(asked, 1).flatten(1)
     assert torch.equal(shown, torch.arange(5, 30).remainder(20).expand(len(queries), -1))
     cited = ask(0, asked[0])[0] > 0
-    for number, slate in enumerate(spent.slates[1].tolist()):  # what was cited, then the first of the ranking
-        useful = [i for i, one in zip(range(5, 10), cited[number].tolist(), strict=True) if one]
-        assert slate == [*useful, *range(5)][:5]
+    for slate, useful in zip(spent.slates[1].tolist(), cited, strict=True):  # the cited ones, then the first
+        assert slate == [*(5 + np.flatnonzero(useful)), *range(5)][:5]
 
 
-def test_the_explorer_is_the_paper_s(toy):
-    _, config, _, _, scores, similarity = toy
-    spent = bandits.by_confidence(config, scores, similarity, asker(toy, 5), 5)
+def test_the_explorer_is_the_paper_s(ranked, asker):
+    spent = bandits.by_confidence(CONFIG, *ranked, asker(5), 5)
     for calls in (0, 2, 5):
-        found = explore(config, scores, similarity, asker(toy, 5), calls)
-        assert torch.equal(spent.slates[calls], select_slate(config, scores, similarity, found.shown, found.cited))
+        explored = explore(CONFIG, *ranked, asker(5), calls)
+        assert torch.equal(spent.slates[calls], select_slate(CONFIG, *ranked, explored.shown, explored.cited))
 
 
-def plain_slate(values, similarity, diversity):
-    """Greedily, the candidate of the largest value less its similarity to the nearest one chosen."""
-    chosen = []
-    while len(chosen) < 5:
-        left = [i for i in range(len(values)) if i not in chosen]
-        near = {i: max((similarity[i][j] for j in chosen), default=0.0) for i in left}
-        chosen.append(max(left, key=lambda i: values[i] - diversity * near[i]))
-    return chosen
-
-
-def test_the_gain_of_a_call_is_measured_from_what_is_held_by_then(toy):
-    _, config, _, _, scores, _ = toy
-    prior, sets, asked, ask = Prior(0.06, (0.3, 0.6, 0.1)), bandits.hypotheses(config.depth), [], asker(toy, 2)
-    spent = bandits.by_posterior(config, prior, scores, lambda c, slate: asked.append(slate) or ask(c, slate), 2)
-    total = bandits.log_prior(prior, scores.double(), sets)
+def test_the_gain_of_a_call_is_measured_from_what_is_held_by_then(ranked, asker):
+    asked, ask, scores = [], asker(2), ranked[0]
+    spent = bandits.by_posterior(CONFIG, PRIOR, scores, noting(ask, asked), 2)
+    total = bandits.log_prior(PRIOR, scores.double(), SETS)
     for call in range(3):
         likely = total.softmax(-1)
-        slate, expected = bandits.outlook(likely, sets, config.slate_size, RECALL, PRECISION)
-        now = bandits.worth(likely, sets, config.slate_size)
-        torch.testing.assert_close(spent.gain[call], expected - now)
+        slate, expected = bandits.outlook(likely, SETS, CONFIG.slate_size, *QUALITY)
+        torch.testing.assert_close(spent.gain[call], expected - bandits.worth(likely, SETS, CONFIG.slate_size))
         if call < 2:
             assert torch.equal(asked[call], slate)
-            total = total + bandits.citation_likelihood(slate, ask(call, slate)[0], sets, RECALL, PRECISION)
+            total = total + bandits.citation_likelihood(slate, ask(call, slate)[0], SETS, *QUALITY)
     assert not torch.equal(spent.gain[0], spent.gain[2])
 
 
@@ -194,25 +185,22 @@ def test_a_prior_is_found_again_from_citations_alone():
     """Questions whose gold is drawn from a known prior: its shares and temperature come out; no gold label is read."""
     rng, K, N = np.random.default_rng(0), 10, 3000
     scores = torch.from_numpy(rng.normal(0, 0.1, (N, K))).sort(descending=True).values
-    true = Prior(0.08, (0.3, 0.6, 0.1))
-    sets = bandits.hypotheses(K)
+    true, sets, config = Prior(0.08, (0.3, 0.6, 0.1)), bandits.hypotheses(K), Config(depth=K)
     chance = bandits.log_prior(true, scores, sets).exp().numpy()
     gold = sets[[rng.choice(len(sets), p=one / one.sum()) for one in chance]]
-    critic, config = SimulatedCritic(Config(depth=K), gold), Config(depth=K)
-    asked = []
+    critic, asked = SimulatedCritic(config, gold), []
     for slate in torch.arange(K).expand(N, K).split(config.slate_size, dim=1):
         uniforms = torch.from_numpy(rng.random((1, N, K)))
         asked.append((slate, critic(torch.arange(N)[None], slate[None], uniforms)[0][0]))
-    found = bandits.fit_prior(scores, asked, RECALL, PRECISION)
-    assert found.shares == pytest.approx(true.shares, abs=0.05)
-    assert abs(math.log2(found.temperature / true.temperature)) <= 0.5
+    fitted = bandits.fit_prior(scores, asked, *QUALITY)
+    assert fitted.shares == pytest.approx(true.shares, abs=0.05)
+    assert abs(math.log2(fitted.temperature / true.temperature)) <= 0.5
 
 
-def test_questions_stop_when_little_is_expected_of_a_call():
+@pytest.mark.parametrize("bound, calls", [(0.1, [2, 0, 2]), (0.25, [1, 0, 2]), (0.0, [2, 2, 2])])
+def test_questions_stop_when_little_is_expected_of_a_call(bound, calls):
     gain = torch.tensor([[0.5, 0.01, 0.3], [0.2, 0.9, 0.3], [0.01, 0.9, 0.3]])
-    assert bandits.stopped(gain, 0.1).tolist() == [2, 0, 2]
-    assert bandits.stopped(gain, 0.25).tolist() == [1, 0, 2]
-    assert bandits.stopped(gain, 0.0).tolist() == [2, 2, 2]
+    assert bandits.stopped(gain, bound).tolist() == calls
 
 
 @settings(max_examples=50)
@@ -231,34 +219,32 @@ def test_a_bound_keeps_to_its_share_of_calls_and_is_the_smallest_that_does(seed,
             bandits.thrift(bandits.Spent(None, gain), share)
 
 
-def test_what_cannot_be_read_says_nothing(toy):
+def test_what_cannot_be_read_says_nothing(ranked, asker):
     """A critic that is never readable leaves the prior; a slate read in part says what its readable part says."""
-    _, config, _, queries, scores, _ = toy
-    prior, sets = Prior(0.06, (0.3, 0.6, 0.1)), bandits.hypotheses(config.depth)
-    ask = asker(toy, 2)
-    spent = bandits.by_posterior(config, prior, scores, lambda *asked: (ask(*asked)[0], torch.tensor(False)), 2)
+    ask = asker(2)
+    spent = bandits.by_posterior(CONFIG, PRIOR, ranked[0], lambda *asked: (ask(*asked)[0], torch.tensor(False)), 2)
     assert torch.equal(spent.slates[0], spent.slates[2]) and torch.equal(spent.gain[0], spent.gain[2])
     slates, citations = torch.arange(5)[None], torch.tensor([[1, 0, -1, 0, 1]])
-    n = sets[:, :5].sum(1, keepdim=True)
+    n = SETS[:, :5].sum(1, keepdim=True)
     rate = (n * RECALL * (1 - PRECISION) / PRECISION / (5 - n)).clamp(bandits.UNEXPECTED, 1 - bandits.UNEXPECTED)
-    chance = torch.where(sets[:, :5], RECALL, rate)
+    chance = torch.where(SETS[:, :5], RECALL, rate)
     expected = (chance[:, 0] * (1 - chance[:, 2]) * chance[:, 4]).log()
-    found = bandits.citation_likelihood(slates, citations, sets, RECALL, PRECISION)[0]
-    torch.testing.assert_close(found, expected.double(), rtol=1e-5, atol=1e-5)
+    likelihood = bandits.citation_likelihood(slates, citations, SETS, *QUALITY)[0]
+    torch.testing.assert_close(likelihood, expected.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    """Arguments of each fit of `spending`."""
+    """Training questions to which `spending` fits."""
     return []
 
 
 @pytest.fixture(scope="module")
-def spending(toy, fitted):
-    (setting, config, *_), plain = toy, bandits._fitted
+def spending(fitted):
+    plain = bandits._fitted
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandits, "_fitted", lambda *given: fitted.append(given) or plain(*given))
-        return bandits.spend_calls(setting, config, None, 6, 4, repeats=2)
+        patch.setattr(bandits, "_fitted", lambda *given: fitted.append(given[3]) or plain(*given))
+        return bandits.spend_calls(SETTING, CONFIG, None, 6, 4, repeats=2)
 
 
 def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(spending):
@@ -271,122 +257,98 @@ def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(
             calls = [next((c for c in range(4) if gain[c, critic] < bound), 4) for critic in range(2)]
             assert reached.calls[seed, question] == np.mean(calls)
             assert reached.values[seed, question] == np.mean([recall[c, critic] for critic, c in enumerate(calls)])
-    assert np.nanmax(bandits.early(spending, [1.0] * 2, 4).calls) == 0
+    assert np.nanmax(reached.calls) == 0  # with the largest bound
 
 
 def test_one_who_is_told_asks_least(spending):
     reached, recall = bandits.informed(spending, 4), spending.values["posterior"][:5]
     for seed, question in np.argwhere(~np.isnan(reached.values)):
-        of_critic = recall[..., seed, question].T
-        solved = [next((c for c in range(5) if one[c] == 1), None) for one in of_critic]
+        solved = [next((c for c in range(5) if one[c] == 1), None) for one in recall[..., seed, question].T]
         assert reached.calls[seed, question] == np.mean([4 if c is None else c for c in solved])
         assert reached.values[seed, question] == np.mean([c is not None for c in solved])
     assert np.nanmean(reached.values) >= np.nanmean(recall[4])
 
 
-def test_nothing_is_fitted_to_evaluation_questions(toy, spending, fitted):
-    setting, _, found, *_ = toy
-    for seed, told in enumerate(fitted):
-        train, evaluation = split(found.scopes, setting, seed)
-        assert set(told[3]) <= set(train) and not set(told[3]) & set(evaluation)
+def test_nothing_is_fitted_to_evaluation_questions(found, spending, fitted):
+    for seed, part in enumerate(fitted):
+        train, evaluation = split(found.scopes, SETTING, seed)
+        assert set(part) <= set(train) - set(evaluation)
     assert spending.values["posterior"].shape == (7, 2, 2, len(spending.queries[0])) == spending.gain.shape
-    assert [practice.gain.shape for practice in spending.practice] == [(5, len(told[3])) for told in fitted]
-    static = runs.answers(setting, "retriever")
-    for name in ("posterior", bandits.CONTROL):
-        assert np.array_equal(spending.reached(name, 0), static.values[:1], equal_nan=True)
-
-
-RATES = [{"learning_rate": 1e-3}, {"learning_rate": 5e-4}]  # one a seed
+    assert [practice.gain.shape for practice in spending.practice] == [(5, len(part)) for part in fitted]
+    static = runs.answers(SETTING, "retriever").values[:1]
+    assert equal(spending.reached("posterior", 0), static) and equal(spending.reached(bandits.CONTROL, 0), static)
 
 
 @pytest.fixture(scope="module")
-def taught(toy):
+def taught():
     """Weights of the adapters of each rate, trained on all training questions and on four fifths of them."""
-    setting, config, *_ = toy
-    kept_apart = setting.model_copy(update={"validate_on_training": True})
-    return [
-        [runs.trained_weights(one, config.model_copy(update=rate)) for rate in RATES]
-        for one in (setting, kept_apart)
-    ]  # fmt: skip
+    configs = [CONFIG.model_copy(update=rate) for rate in RATES]
+    return [[runs.trained_weights(one, config) for config in configs] for one in (SETTING, KEPT_APART)]
 
 
 @pytest.fixture(scope="module")
-def trained(toy, taught):
-    setting, config, *_ = toy
-    return bandits.spend_calls(setting, config, RATES, 4, 4, repeats=2)
+def trained():
+    return bandits.spend_calls(SETTING, CONFIG, RATES, 4, 4, repeats=2)
 
 
-def test_each_seed_s_ranking_is_that_of_its_own_adapter_with_the_rate_it_chose(toy, taught, trained):
-    setting, config, found, *_ = toy
-    answered = runs.answers(setting, "ear_adapter", RATES)
-    assert np.array_equal(trained.reached(bandits.CONTROL, 0), answered.values[:1], equal_nan=True)
-    reached = {}
+def test_each_seed_s_ranking_is_that_of_its_own_adapter_with_the_rate_it_chose(found, taught, trained):
+    answered = runs.answers(SETTING, "ear_adapter", RATES)
+    assert equal(trained.reached(bandits.CONTROL, 0), answered.values[:1])
+    reached, queries = {}, trained.queries[[1]]
     for seed, rate in itertools.product(range(2), range(2)):
-        queries = trained.queries[1]
-        scores, _ = bandits.scored(found, taught[0][rate][:, [seed]], queries)
-        reached[seed, rate] = bandits._recall(found, queries, best(scores, 5)[None])[0].numpy()
+        scores, _ = bandits.scored(found, taught[0][rate][:, [seed]], queries[0])
+        reached[seed, rate] = measures.measure(found, queries, best(scores, 5)[None])[0, 0]
     own = reached.pop((1, 1))
-    assert np.array_equal(trained.reached("posterior", 0)[0, 1], own, equal_nan=True)
-    assert not any(np.array_equal(own, other, equal_nan=True) for other in reached.values())
+    assert equal(trained.reached("posterior", 0)[0, 1], own)
+    assert not any(equal(own, other) for other in reached.values())
 
 
-def test_what_is_practised_is_ranked_by_an_adapter_that_was_not_taught_it(toy, taught, trained):
+def test_what_is_practised_is_ranked_by_an_adapter_that_was_not_taught_it(found, taught, trained):
     """Its prior from the one pass of answers, its calls from another: the critic errs independently."""
-    setting, config, found, *_ = toy
-    kept_apart = setting.model_copy(update={"validate_on_training": True})
     for seed, practice in enumerate(trained.practice):
-        part, asking = split(found.scopes, kept_apart, seed)[1], (config, found, seed, None)
+        part, asking = split(found.scopes, KEPT_APART, seed)[1], (CONFIG, found, seed, None)
         for weights, own in ((taught[1], True), (taught[0], False)):
             scores, _ = bandits.scored(found, weights[seed][:, [seed]], part)
-            shown, ask = best(scores, config.depth).split(5, dim=-1), bandits._critic(*asking, part, "train", 4)
-            prior = bandits.fit_prior(scores, [(one, ask(c, one)[0]) for c, one in enumerate(shown)], RECALL, PRECISION)
+            shown, ask = best(scores, CONFIG.depth).split(5, dim=-1), bandits._critic(*asking, part, "train", 4)
+            prior = bandits.fit_prior(scores, [(one, ask(c, one)[0]) for c, one in enumerate(shown)], *QUALITY)
             for purpose in ("test", "train"):
-                ask = bandits._critic(*asking, part, purpose, 4)
-                again = bandits.by_posterior(config, prior, scores, ask, 4)
+                again = bandits.by_posterior(CONFIG, prior, scores, bandits._critic(*asking, part, purpose, 4), 4)
                 assert torch.equal(again.gain, practice.gain) == (own and purpose == "test")
 
 
-def test_every_seed_and_repeat_has_errors_of_its_own(toy, monkeypatch):
-    setting, config, *_ = toy
+def test_every_seed_and_repeat_has_errors_of_its_own(monkeypatch):
     asked, critic = [], bandits._critic
     monkeypatch.setattr(bandits, "_critic", lambda *given: asked.append((given[2], given[5])) or critic(*given))
-    spent = bandits.spend_calls(setting, config, None, 2, 2, repeats=2)
+    spent = bandits.spend_calls(SETTING, CONFIG, None, 2, 2, repeats=2)
     evaluated = [number for number, purpose in asked if purpose == "test"]
-    assert evaluated == [0, *[0] * 4, *[2] * 4, 1, *[1] * 4, *[3] * 4]  # practice, then the bandits of each repeat
+    assert evaluated == [0, 0, 2, 1, 1, 3]  # practice, then each repeat, whose critic all bandits ask
     for bandit in bandits.BANDITS:
-        first, second = spent.values[bandit][2].swapaxes(0, 1)[0]
-        assert not np.array_equal(first, second, equal_nan=True)
-        both = spent.values[bandit][2].mean(0)
-        assert np.array_equal(spent.reached(bandit, 2)[0], both, equal_nan=True)
+        first, second = spent.values[bandit][2, :, 0]
+        assert not equal(first, second)
+        assert equal(spent.reached(bandit, 2)[0], spent.values[bandit][2].mean(0))
 
 
 @pytest.mark.parametrize("given", [{"calls": 3}, {"repeats": 0}])
-def test_too_few_calls_or_critics_are_named(toy, given):
-    setting, config, *_ = toy
+def test_too_few_calls_or_critics_are_named(given):
     ((name, value),) = given.items()
     with pytest.raises(ValueError, match=f"{name} = {value}: expected at least"):
-        bandits.spend_calls(setting, config, None, **{"calls": 4, "most": 4, **given})
+        bandits.spend_calls(SETTING, CONFIG, None, **{"calls": 4, "most": 4, **given})
 
 
-def test_one_seed_is_enough(toy, trained):
+def test_one_seed_is_enough(trained):
     """The results of seed 0 with its first critic depend on no other seed or critic."""
-    setting, config, *_ = toy
-    alone = bandits.spend_calls(setting.model_copy(update={"seeds": 1}), config, RATES[:1], 4, 4)
-    for bandit in bandits.BANDITS:
-        found, expected = alone.values[bandit][:, 0, 0], trained.values[bandit][:, 0, 0]
-        assert np.array_equal(found, expected, equal_nan=True)
+    alone = bandits.spend_calls(SETTING.model_copy(update={"seeds": 1}), CONFIG, RATES[:1], 4, 4)
+    assert all(equal(alone.values[name][:, 0, 0], trained.values[name][:, 0, 0]) for name in bandits.BANDITS)
 
 
 @pytest.mark.parametrize("errors", ["global", "persistent"])
-def test_a_critic_may_err_in_every_way(toy, errors):
-    setting, config, *_ = toy
-    spent = bandits.spend_calls(setting, config, None, 2, 2, critic=config.model_copy(update={"errors": errors}))
+def test_a_critic_may_err_in_every_way(errors):
+    spent = bandits.spend_calls(SETTING, CONFIG, None, 2, 2, critic=CONFIG.model_copy(update={"errors": errors}))
     assert np.nanmean(spent.values["posterior"][2]) > np.nanmean(spent.values["posterior"][0])
 
 
-def test_a_critic_that_errs_otherwise_changes_what_is_asked_of_it_alone(toy, spending):
-    setting, config, *_ = toy
-    worse = bandits.spend_calls(setting, config, None, 6, 4, 2, config.model_copy(update={"recall": 20.0}))
+def test_a_critic_that_errs_otherwise_changes_what_is_asked_of_it_alone(spending):
+    worse = bandits.spend_calls(SETTING, CONFIG, None, 6, 4, 2, CONFIG.model_copy(update={"recall": 20.0}))
     before, after = spending.values, worse.values
-    assert all(np.array_equal(before[name][0], after[name][0], equal_nan=True) for name in bandits.BANDITS)
+    assert all(equal(before[name][0], after[name][0]) for name in bandits.BANDITS)
     assert np.nanmean(after["posterior"][4]) < np.nanmean(before["posterior"][4])

@@ -25,9 +25,9 @@ SESSIONS = st.lists(st.lists(LINES, min_size=1, max_size=5), min_size=1, max_siz
 def turns_of(sessions):
     """Turns of conversations A and B, whose sessions have the same names."""
     return [
-        Memory(f"{at}/{number}/{place}", "AB"[at % 2], "dialogue", f"S{at // 2}", f"day {at}", text)
-        for at, number in enumerate(range(len(sessions)))
-        for place, text in enumerate(sessions[number])
+        Memory(f"{at}/{at}/{place}", "AB"[at % 2], "dialogue", f"S{at // 2}", f"day {at}", text)
+        for at, said in enumerate(sessions)
+        for place, text in enumerate(said)
     ]
 
 
@@ -41,28 +41,26 @@ def orders():
     return context.first_stages(scored(), 40)
 
 
-@given(SESSIONS, st.integers(-3, 3))
-def test_a_neighbour_never_crosses_the_border_of_a_session(sessions, step):
+@given(SESSIONS)
+def test_a_neighbour_never_crosses_the_border_of_a_session(sessions):
     turns = turns_of(sessions)
-    for number, other in enumerate(context.beside(turns, step)):
-        there = number + step
-        same = 0 <= there < len(turns) and turns[there].id.split("/")[:2] == turns[number].id.split("/")[:2]
-        assert other == (there if same else -1)
+    of = [turn.id.split("/")[:2] for turn in turns]
+    for number, found in enumerate(context.around(turns).T):
+        near = (number - 1, number, number + 1)
+        assert found.tolist() == [at if 0 <= at < len(of) and of[at] == of[number] else -1 for at in near]
 
 
 @given(SESSIONS)
 def test_texts_hold_what_was_said_in_the_session_and_its_own_date(sessions):
     turns = turns_of(sessions)
-    read, start = context.texts(turns), 0
-    for at, said in enumerate(sessions):
-        for place, text in enumerate(said):
-            number = start + place
-            assert read["turn"][number] == text and read["date"][number] == f"[day {at}] {text}"
-            assert read["before"][number] == "\n".join(said[max(0, place - 1) : place + 1])
-            assert read["window"][number] == "\n".join(said[max(0, place - 1) : place + 2])
-            assert read["window and date"][number] == f"[day {at}] {read['window'][number]}"
-            assert read["session"][number] == "\n".join(said)
-        start += len(said)
+    read = context.texts(turns)
+    for number, turn in enumerate(turns):
+        at, _, place = map(int, turn.id.split("/"))
+        said, text = sessions[at], {name: of[number] for name, of in read.items()}
+        assert text["turn"] == said[place] and text["date"] == f"[day {at}] {said[place]}"
+        assert text["before"] == "\n".join(said[max(0, place - 1) : place + 1])
+        assert text["window"] == "\n".join(said[max(0, place - 1) : place + 2])
+        assert text["window and date"] == f"[day {at}] {text['window']}" and text["session"] == "\n".join(said)
 
 
 def test_texts_of_an_observation_are_the_published_turns_it_was_drawn_from():
@@ -77,11 +75,10 @@ def test_texts_of_an_observation_are_the_published_turns_it_was_drawn_from():
     number = [one.id for one in drawn].index("conv-26/S1/O/Caroline/0")
     turn = "Caroline: I went to a LGBTQ support group yesterday and it was so powerful."
     own = "Caroline attended an LGBTQ support group recently and found the transgender stories inspiring."
-    date = "[1:56 pm on 8 May, 2023]"
-    assert read["observation"][number] == own and read["date"][number] == f"{date} {own}"
-    assert read["turns"][number] == turn and read["with turns"][number] == f"{own}\n{turn}"
-    assert read["with turns and date"][number] == f"{date} {own}\n{turn}"
-    session = read["session"][number].split("\n")
+    text, date = {name: of[number] for name, of in read.items()}, "[1:56 pm on 8 May, 2023]"
+    assert text["observation"] == own and text["date"] == f"{date} {own}" and text["turns"] == turn
+    assert text["with turns"] == f"{own}\n{turn}" and text["with turns and date"] == f"{date} {own}\n{turn}"
+    session = text["session"].split("\n")
     assert {own, drawn[number + 1].text} < set(session) and turn not in session
 
 
@@ -112,15 +109,14 @@ def test_features_are_of_the_question_s_text_alone_and_equal_for_equal_turns(ses
     asked = [Query("q", "A", text, "", "temporal", ()), Query("r", "A", text, "5 May", "other", ("0/0/0",), "5 May")]
     found = context.features(turns, asked)
     assert list(found) == list(context.FEATURES)
-    before = context.beside(turns, -1)
+    before = context.around(turns)[0]
     for number, turn in enumerate(turns):
         assert found["when"][0, number] == (text.startswith("When") and "yesterday" in turn.text)
         named = [name for name in ("Ann", "Bob") if name in text and turn.text.startswith(name)]
         assert found["speaker"][0, number] == len(named)
         assert found["question before"][0, number] == (before[number] >= 0 and "?" in turns[before[number]].text)
-        assert found["picture"][0, number] == ("[shares" in turn.text) and found["digits"][0, number] == (
-            "5" in turn.text
-        )
+        assert found["picture"][0, number] == ("[shares" in turn.text)
+        assert found["digits"][0, number] == ("5" in turn.text)
     for of in found.values():  # the same question, asked on another date and with another answer
         assert np.array_equal(of[0], of[1])
 
@@ -128,7 +124,7 @@ def test_features_are_of_the_question_s_text_alone_and_equal_for_equal_turns(ses
 def test_turns_that_say_the_same_among_the_same_get_the_same_scores():
     found, asked = scored(), settings.benchmark("toy")
     texts = [one.text for one in asked.memories if one.store == "dialogue"]
-    alone = [name for name in context.NEEDS if name in found.values and name.endswith("turn")]
+    alone = [name for name in found.values if name.endswith("turn")]
     pairs = 0
     for number, (rows, held) in enumerate(zip(found.found.index.tolist(), found.held.tolist(), strict=True)):
         first = {}
@@ -201,17 +197,6 @@ def test_candidates_are_turns_of_the_conversation_and_no_more_than_the_shortest_
     for order in context.first_stages(scored(), 1000).values():
         assert order.shape[1] == held.sum(1).min() and held.gather(1, order).all()
         assert all(len(set(one)) == len(one) for one in order.tolist())
-
-
-@pytest.mark.parametrize("split", ["random", "conversation"])
-def test_folds_hold_each_training_question_once(split):
-    setting, scopes = Setting(**TOY, split=split), scored().found.scopes
-    training, _ = settings.split(scopes, setting, 1)
-    parts = context_study.folds(scopes, setting, training, 3)
-    assert len(parts) == 3 and sorted(np.concatenate(parts)) == sorted(training)
-    if split == "conversation":
-        held = [{scopes[number] for number in part} for part in parts]
-        assert sum(map(len, held)) == len(set().union(*held))
 
 
 def test_the_paper_s_systems_re_rank_the_candidates_of_each_seed_s_first_stage():
