@@ -37,8 +37,7 @@ def rows(setting, variant, values, queries, baseline=None, *, measures=MEASURES,
     scopes = np.unique([query.scope for query in benchmark(setting.dataset).asked], return_inverse=True)[1]
     for number, measure in enumerate(measures[: len(values)]):
         if np.isnan(values[number]).all(1).any():
-            reason = "a seed evaluates no question with gold memories"
-            made.append(_dash(setting, variant, measure, reason, **keys))
+            made.append(_dash(setting, variant, measure, "a seed evaluates no question with gold memories", **keys))
             continue
         row = _about(setting, variant, measure, **keys) | summary(values[number], queries, scopes, scale)
         if baseline is not None:
@@ -123,8 +122,7 @@ def vary(setting, name, choices, usual):
 
     The rows are as from `rows`, with the hyper-parameters as further keys; those of the usual ones have no difference.
     """
-    against = answers(setting, name, **usual).values
-    made = []
+    against, made = answers(setting, name, **usual).values, []
     for choice in distinct_choices(choices):
         values, queries, _ = answers(setting, name, **choice)
         made += rows(setting, name, values, queries, None if choice == usual else against, **choice)
@@ -198,11 +196,10 @@ def under(setting, reading, names, baseline=None):
     of_reading = Setting(**{**setting.model_dump(), **reading.setting})
     keys = {"option": reading.option, "choice": reading.choice}
     measure, theirs = (MEASURES.index(one.measure) for one in (reading, reading if baseline else READINGS[0]))
-    made, reason = [], _unsplittable(of_reading)
+    if reason := _unsplittable(of_reading):
+        return [_dash(of_reading, name, reading.measure, reason, **keys) for name in names]
+    made = []
     for name in names:
-        if reason:
-            made.append(_dash(of_reading, name, reading.measure, reason, **keys))
-            continue
         try:
             values, queries, _ = _under(of_reading, reading, name)
             against = _under(of_reading, reading, baseline) if baseline else _under(setting, READINGS[0], name)
@@ -210,8 +207,8 @@ def under(setting, reading, names, baseline=None):
             made.append(_dash(of_reading, name, reading.measure, str(error).partition(" (")[0], **keys))
             continue
         same = (reading != READINGS[0] or baseline) and np.array_equal(queries, against.queries)
-        keys["sees_gold"] = name in VARIANTS and VARIANTS[name].explorer
         other = against.values[[theirs]] if same else None
+        keys["sees_gold"] = name in VARIANTS and VARIANTS[name].explorer
         made += rows(of_reading, name, values[[measure]], queries, other, measures=(reading.measure,), **keys)
     return made
 

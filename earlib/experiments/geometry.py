@@ -162,47 +162,43 @@ def geometry_rows(diagnostic, before, after):
     the first.
     """
     requires = diagnostic.requires
+    queries = [({"query": at, "requires": kind}, [at - 1]) for at, kind in enumerate(requires.tolist(), 1)]
+    kinds = [({"requires": kind, "n_queries": int(sum(requires == kind))}, requires == kind) for kind in KINDS]
 
-    def by_query(metric, values, **keys):
-        about = [{"metric": metric, "query": at, "requires": kind} for at, kind in enumerate(requires.tolist(), 1)]
-        return [{**row, **_over_adapters(of_query), **keys} for row, of_query in zip(about, values.T, strict=True)]
-
-    def by_kind(metric, values, **keys):
-        parts = {kind: values[:, requires == kind] for kind in KINDS}
-        value = {kind: {**_over_adapters(part.mean(1)), "n_queries": part.shape[1]} for kind, part in parts.items()}
-        return [{"metric": metric, "requires": kind, **value[kind], **keys} for kind in KINDS]
+    def by(groups, metric, values, **keys):
+        return [{"metric": metric, **of, **_over_adapters(values[:, at].mean(1)), **keys} for of, at in groups]
 
     def at(stage, found, **keys):
-        made = [row for name in ("d_e", "d_s", "delta") for row in by_query(name, getattr(found, name), stage=stage)]
-        made += by_kind("recall@5", 100 * found.recalled, stage=stage, varies=stage == "after")
+        made = [row for name in ("d_e", "d_s", "delta") for row in by(queries, name, getattr(found, name), stage=stage)]
+        made += by(kinds, "recall@5", 100 * found.recalled, stage=stage, varies=stage == "after")
         return [{**row, **keys} for row in made]
 
     made = at("before", before, seeds=None)
     for adapter, found in after.items():
-        change = found.delta - before.delta
-        of_adapter = [*at("after", found), *by_query("delta_change", change), *by_kind("delta_change", change)]
-        made += [{**row, "adapter": adapter} for row in of_adapter]
+        made += at("after", found, adapter=adapter)
+        for groups in (queries, kinds):
+            made += by(groups, "delta_change", found.delta - before.delta, adapter=adapter)
     return made + _separation_rows(requires, before, after)
 
 
-def _separation_rows(requires, before, adapters):
+def _separation_rows(requires, before, after):
     start, count = separation(before.delta, requires), {"n_queries": len(requires)}
-    changes = {adapter: found.delta - before.delta for adapter, found in adapters.items()}
-    name, first = next(iter(changes.items()), (None, None))
+    changes = {adapter: found.delta - before.delta for adapter, found in after.items()}
     made = [{"metric": "separation", "stage": "before", **_over_adapters(start), **count, "seeds": None}]
     for adapter, change in changes.items():
-        moved = separation(change, requires)
-        after = {"metric": "separation", "stage": "after", "adapter": adapter, **_over_adapters(start + moved), **count}
-        after["compared_with"] = {"stage": "before", "adapter": None, "interval": None}
-        made.append({**after, "interval": "questions", **over_questions(change.mean(0), requires)})
-        made.append({**after, "interval": "seeds", **with_interval(moved)})
-        apart = {"metric": "separation_change", "adapter": adapter, **_over_adapters(moved), **count}
-        if change is first:
-            made += [{**apart, "interval": interval} for interval in ("questions", "seeds")]
-            continue
-        apart["compared_with"] = {"adapter": name}
-        made.append({**apart, "interval": "questions", **over_questions(change.mean(0) - first.mean(0), requires)})
-        made.append({**apart, "interval": "seeds", **with_interval(moved, separation(first, requires))})
+        moved, first = separation(change, requires), next(iter(changes))
+        both = {"questions": over_questions(change.mean(0), requires), "seeds": with_interval(moved)}
+        about = {"metric": "separation", "stage": "after", "adapter": adapter, **_over_adapters(start + moved), **count}
+        about["compared_with"] = {"stage": "before", "adapter": None, "interval": None}
+        made += [{**about, "interval": interval, **gap} for interval, gap in both.items()]
+        about = {"metric": "separation_change", "adapter": adapter, **_over_adapters(moved), **count}
+        if adapter == first:
+            both = dict.fromkeys(both, {})
+        else:
+            about["compared_with"], theirs = {"adapter": first}, changes[first]
+            both["questions"] = over_questions(change.mean(0) - theirs.mean(0), requires)
+            both["seeds"] = with_interval(moved, separation(theirs, requires))
+        made += [{**about, "interval": interval, **gap} for interval, gap in both.items()]
     return made
 
 
@@ -220,8 +216,8 @@ def missing_rows(diagnostic, adapters, reason):
 
 def printed_delta(stage):
     """Delta of each query as the paper prints it, `[Q]`, before or after training (Table 12)."""
-    found = sorted(paper.reported("tab12", metric=f"delta_{stage}"), key=lambda row: row["query"])
-    return np.array([row["value"] for row in found])
+    found = {row["query"]: row["value"] for row in paper.reported("tab12", metric=f"delta_{stage}")}
+    return np.array([found[query] for query in sorted(found)])
 
 
 def separations(record, requires):
@@ -231,19 +227,18 @@ def separations(record, requires):
     for row in record["rows"]:
         if row["metric"] in heads and row.get("difference") is not None:
             head = heads[row["metric"]].format(row["compared_with"]["adapter"])
-            line = lines.setdefault(f"{row['adapter']} ({row['seeds']})", {})
-            line[head, "mean"], line[head, f"over {row['interval']}"] = _shown(row)
+            lines.setdefault(f"{row['adapter']} ({row['seeds']})", {}).update(_shown(head, row["interval"], row))
     if any(row.get("printed") for row in record["rows"]):
         theirs = over_questions(printed_delta("after") - printed_delta("before"), requires)
-        columns = [(heads["separation"], name) for name in ("mean", "over questions")]
-        lines["the paper's numbers"] = dict(zip(columns, _shown(theirs), strict=True))
+        lines["the paper's numbers"] = _shown(heads["separation"], "questions", theirs)
     frame = pd.DataFrame.from_dict(lines, orient="index").fillna("")
     return frame.set_axis(pd.MultiIndex.from_tuples(frame.columns, names=[None, None]), axis=1)
 
 
-def _shown(row):
+def _shown(head, interval, row):
     low, high = row.get("difference_low"), row.get("difference_high")
-    return f"{row['difference']:+.3f}", "" if low is None else f"[{low:+.3f}, {high:+.3f}]"
+    ends = "" if low is None else f"[{low:+.3f}, {high:+.3f}]"
+    return {(head, "mean"): f"{row['difference']:+.3f}", (head, f"over {interval}"): ends}
 
 
 def moved(record):

@@ -27,14 +27,20 @@ class Several(NamedTuple):
     @property
     def fingerprints(self):
         """Fingerprints by name of the datasets and of the encoders that are run, for `records.provenance`."""
-        data, encoders = ({getattr(one, kind): None for one in self.made} for kind in ("dataset", "encoder"))
-        return {one: benchmark(one).fingerprint() for one in data}, {one: registry.fingerprint(one) for one in encoders}
+        data = {one.dataset: benchmark(one.dataset).fingerprint() for one in self.made}
+        return data, {one.encoder: registry.fingerprint(one.encoder) for one in self.made}
+
+    def absent(self, dataset, encoder):
+        """Reason why a dataset is not run with an encoder; None if it is."""
+        reason = self.lacking.get((dataset, encoder)) or self.lacking.get((dataset, None))
+        pairs = ((dataset, self.dataset), (encoder, self.encoder))
+        unasked = [paper.label(name) for name, asked in pairs if name is not None and name not in asked]
+        return reason or (f"{unasked[0]} is not run in this profile" if unasked else None)
 
     def dashes(self, variants, metric="recall@5"):
         """Rows without a value, with the reason, for the settings that cannot be had."""
         for dataset, encoder, variant in itertools.product(self.dataset, self.encoder, variants):
-            reason = self.lacking.get((dataset, None)) or self.lacking.get((dataset, encoder))
-            if reason:
+            if reason := self.absent(dataset, encoder):
                 about = {"dataset": dataset, "encoder": encoder, "split": self.made[0].split, "variant": variant}
                 yield about | {"metric": metric, "measured": None, "reason": reason}
 

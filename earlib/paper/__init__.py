@@ -2,12 +2,13 @@
 
 import re
 from collections import ChainMap
-from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
 from earlib import paths
+
+from earlib.core.config import near
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 ENCODERS, DATASETS = ("contriever", "stella", "gte"), ("locomo", "longmemeval")  # of the paper
@@ -35,10 +36,9 @@ class Reading(NamedTuple):
 
 def alternatives():
     """Every `Reading` that can be compared, the default one first."""
-    every = _yaml("alternatives")["concerns"]["all"]
-    lists = ("rates", "concerns")
-    entries = ({"concerns": every, **entry} for entry in _yaml("alternatives")["readings"])
-    return [Reading(**{name: tuple(one) if name in lists else one for name, one in entry.items()}) for entry in entries]
+    every = {"rates": [], "concerns": _yaml("alternatives")["concerns"]["all"]}
+    entries = ({**every, **entry} for entry in _yaml("alternatives")["readings"])
+    return [Reading(**{**entry, **{name: tuple(entry[name]) for name in every}}) for entry in entries]
 
 
 def label(name):
@@ -114,10 +114,9 @@ def reported(id=None, **keys):
     KeyError
         For an id or the name of a key that no row has; the message names near matches.
     """
-    rows = _rows()
     if id is not None:
         _require("entry", id, _yaml("reported")["entries"])
-        rows = [row for row in rows if row["id"] == id]
+    rows = [row for row in _rows() if id in (None, row["id"])]
     for key in keys:
         _require("key", key, {key for row in rows for key in row})
     return [dict(row) for row in rows if all(key in row and row[key] == value for key, value in keys.items())]
@@ -125,8 +124,8 @@ def reported(id=None, **keys):
 
 def _require(kind, name, names):
     if name not in names:
-        near = get_close_matches(str(name), sorted(names), n=3) or sorted(names)
-        raise KeyError(f"reported.yaml has no {kind} {name!r}; did you mean {', '.join(near)}?")
+        hint = near(name, sorted(names)) or f"; known: {', '.join(sorted(names))}"
+        raise KeyError(f"reported.yaml has no {kind} {name!r}{hint}")
 
 
 def printed(id, **keys):
@@ -158,9 +157,9 @@ def _rows():
             keys = {"id": id, "place": entry.get("place"), **entry.get("common", {}), **row}
             for metric, shown in keys.pop("values").items():
                 # The quote has the form in which it is printed: trailing zeros tell how far it was rounded.
-                texts = [text for text in NUMBER.findall(row["quote"]) if number(text) == float(shown)]
+                texts = [text for text in NUMBER.findall(row["quote"]) if number(text) == shown]
                 if not texts:
                     raise ValueError(f"reported.yaml, entry {id}: its quote {row['quote']!r} lacks the value {shown}")
-                found = {"metric": metric, "value": float(shown), "printed": texts[0]}
-                rows.append({"unit": unit(metric), **keys, **found})
+                own = {"metric": metric, "value": float(shown), "printed": texts[0]}
+                rows.append({"unit": unit(metric), **keys, **own})
     return rows

@@ -40,8 +40,8 @@ def _compared(record, tolerance):
     if reference["parameters"] != record["parameters"]:
         return _side_by_side(record, reference)
     now, then = ({key_of(row): row for row in one["rows"] if not row.get("varies")} for one in (record, reference))
-    pairs = [(now.get(key), then.get(key)) for key in dict.fromkeys((*now, *then))]
-    pairs = [pair for pair in pairs if any(row is not None and row["measured"] is not None for row in pair)]
+    pairs = [(now.get(key), then.get(key)) for key in now | then]
+    pairs = [pair for pair in pairs if any(row and row["measured"] is not None for row in pair)]
     off = [text for pair in pairs if (text := _off(*pair, tolerance))]
     points = " points" if {paper.unit(row["metric"]) for row in now.values()} == {"%"} else ""
     varying = sum(bool(row.get("varies")) for row in record["rows"])
@@ -102,12 +102,12 @@ def changes(new, old, tolerance=None):
     """
     made = [{**one.get("provenance", {}), "packages": version_of(one), "commit": None} for one in (new, old)]
     heads = [{**one, "provenance": of} for one, of in zip((new, old), made, strict=True)]
-    told = [field for field in (*new, *(old.keys() - new.keys())) if field != "rows"]
+    told = [field for field in heads[0] | heads[1] if field != "rows"]
     told = [field for field in told if not _equal(heads[0].get(field), heads[1].get(field))]
     now, then = ({key_of(row): _given(row) for row in one["rows"]} for one in (new, old))
-    off = [key for key in dict.fromkeys((*now, *then)) if not _same_row(now.get(key), then.get(key), tolerance)]
+    off = [key for key in now | then if not _same_row(now.get(key), then.get(key), tolerance)]
     if off:
-        return [*told, f"{len(off)} of {len(now.keys() | then.keys())} rows"]
+        return [*told, f"{len(off)} of {len(now | then)} rows"]
     return told + ["order of rows"] * (list(now) != list(then))
 
 

@@ -1,4 +1,4 @@
-"""Records as files: made and judged, written a row a line, and all_fields when read."""
+"""Records as files: made and judged, written a row a line, and with all fields when read."""
 
 import json
 
@@ -40,31 +40,30 @@ def record(id, title, profile, parameters, provenance, rows):
         parameters = parameters | {"depth": depth}
     head = {"id": id, "title": title, "profile": profile, "parameters": parameters, "provenance": provenance}
     raw = plain({**head, "rows": rows})
-    full = all_fields(raw, f"record {id}")
+    full = _all_fields(raw, f"record {id}")
     judge(full, id)
     paths.announce(profile)
     return {**raw, "rows": [_shortened(one) for one in full]}
 
 
-def all_fields(raw, where):
+def _all_fields(raw, where):
     """Rows of a raw record with all fields, or a ValueError that names place, field and what was expected."""
     try:
         return [one.model_dump() for one in Record.model_validate(raw).rows]
     except ValidationError as error:
         first = error.errors()[0]
-        loc = first["loc"]
-        field = ".".join(map(str, loc)) or "the whole"
-        if loc[:1] == ("rows",) and len(loc) > 1 and isinstance(raw["rows"][loc[1]], dict):
-            field += f" ({named(raw['rows'][loc[1]])})"
+        field = ".".join(map(str, first["loc"])) or "the whole"
+        match first["loc"]:
+            case ("rows", number, *_) if isinstance(raw["rows"][number], dict):
+                field += f" ({named(raw['rows'][number])})"
         raise ValueError(f"{where}: {field}: {first['msg']}, found {str(first['input'])[:80]}") from None
 
 
 def _shortened(row):
     """The row in its fixed order of keys, without optional fields that are not set."""
     own = further(row)
-    shown = (*KEYS, *own, *ALWAYS)
-    order = (*KEYS, *own, *VALUES)
-    return {key: row[key] for key in order if key in shown or (row[key] is not None and row[key] is not False)}
+    shown = {*KEYS, *own, *ALWAYS, *(key for key, value in row.items() if value is not None and value is not False)}
+    return {key: row[key] for key in (*KEYS, *own, *VALUES) if key in shown}
 
 
 def plain(value):
@@ -73,8 +72,7 @@ def plain(value):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = value.item() if isinstance(value, np.generic) else value
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
@@ -83,11 +81,10 @@ def save(record):
 
     Of the fields that every row has, those that are null are left out: `load` puts them back.
     """
-    head = {key: value for key, value in record.items() if key != "rows"}
     kept = ({key: one for key, one in row.items() if one is not None or key not in ALWAYS} for row in record["rows"])
-    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in kept]
-    top = json.dumps(head, ensure_ascii=False, allow_nan=False, indent=1)[:-2]
-    text = top + ',\n "rows": [' + ",".join(f"\n  {line}" for line in lines) + "\n ]\n}\n"
+    lines = ",".join(f"\n  {json.dumps(row, ensure_ascii=False, allow_nan=False)}" for row in kept)
+    frame = json.dumps({**record, "rows": []}, ensure_ascii=False, allow_nan=False, indent=1)
+    text = frame.removesuffix("]\n}") + lines + "\n ]\n}\n"
     paths.save_result(f"{record['profile']}/{record['id']}.json", text)
 
 
@@ -101,7 +98,7 @@ def load(id, profile, folder=None):
         raise FileNotFoundError(f"{path}: no such record; {again}") from None
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); {again}") from None
-    rows = [_shortened(row) for row in all_fields(raw, path)]
+    rows = [_shortened(row) for row in _all_fields(raw, path)]
     if raw["id"] != id:
         raise ValueError(f"{path}: id: expected {id}, found {raw['id']}; {again}")
     return {**raw, "rows": rows}

@@ -115,7 +115,7 @@ def not_run(id, rows, found):
     ----------
     id : str
     rows : list of dict
-    found : earlib.experiments.settings.Several
+    found : earlib.experiments.several.Several
         The settings that were asked for, and why some of them cannot be had.
 
     Returns
@@ -123,23 +123,9 @@ def not_run(id, rows, found):
     list of dict
     """
     held = {(one.get("reported_dataset"), one.get("reported_encoder"), one["variant"], one["metric"]) for one in rows}
-    made = []
-    for one in paper.reported(id):
-        keys = [one.get(key) for key in KEYS]
-        if tuple(keys) not in held:
-            made.append(row(*keys, against={"id": id}, measured=None, reason=_absent(*keys[:2], found)))
-    return made
-
-
-def _absent(dataset, encoder, found):
-    """Reason why a setting of the paper is not measured."""
-    for setting in ((dataset, encoder), (dataset, None)):
-        if setting in found.lacking:
-            return found.lacking[setting]
-    for name, asked in ((dataset, found.dataset), (encoder, found.encoder)):
-        if name is not None and name not in asked:
-            return f"{paper.label(name)} is not run in this profile"
-    return "this notebook does not measure it"
+    absent = [keys for one in paper.reported(id) if (keys := tuple(one.get(key) for key in KEYS)) not in held]
+    usual = "this notebook does not measure it"
+    return [row(*keys, against={"id": id}, measured=None, reason=found.absent(*keys[:2]) or usual) for keys in absent]
 
 
 def _reported(keys, against):

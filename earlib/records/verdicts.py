@@ -82,15 +82,19 @@ def _verdicts(row, rows):
     if row["metric"] in NEVER_JUDGED:
         return "not judged", None
     own, other = own_setting(row), _other(row, rows)
-    if not own and other is None:
-        return "another setting", None
+    if other is None:
+        return (_on_value(row) if own else "another setting"), None
     if not own and other["reported"] is None:
         return "not in the paper", None
-    if other is not None and row["difference_low"] is None:
+    ends = row["difference"], row["difference_low"], row["difference_high"]
+    if ends[1] is None:
         raise ValueError(f"{named(row)}: difference_low, difference_high: expected the interval of the difference")
+    if other["reported"] is None:
+        return _on_value(row), None
+    theirs = row["reported"] - other["reported"]
     if not own:
-        return direction(row["difference_low"], row["difference_high"], row["reported"] - other["reported"]), None
-    return _on_value(row), None if other is None or other["reported"] is None else _on_difference(row, other)
+        return direction(*ends[1:], theirs), None
+    return _on_value(row), closeness(*ends, theirs, _half_digit(row) + _half_digit(other))
 
 
 def _other(row, rows):
@@ -111,8 +115,3 @@ def _on_value(row):
     if row["low"] is None and row["seeds"] is not None:
         return "not judged"  # a count or a first passage over seeds, without an interval
     return closeness(row["measured"], row["low"], row["high"], row["reported"], _half_digit(row))
-
-
-def _on_difference(row, other):
-    ends = row["difference"], row["difference_low"], row["difference_high"]
-    return closeness(*ends, row["reported"] - other["reported"], _half_digit(row) + _half_digit(other))
