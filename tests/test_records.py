@@ -37,13 +37,9 @@ def ablation(value=45.0, profile="laptop", parameters=PARAMETERS, provenance=PRO
     return records.record("tab03_ablation", "Ablation study", profile, parameters, provenance, rows)
 
 
-def test_one_seed_has_no_deviation():
-    assert records.row("toy", None, "ear", "recall@5", measured=50.0, std=float("nan"))["std"] is None
-
-
-def judged(*rows, profile="laptop"):
+def judged(*rows):
     """The rows of a record made of these."""
-    return records.record("t", "t", profile, PARAMETERS, PROVENANCE, list(rows))["rows"]
+    return records.record("t", "t", "laptop", PARAMETERS, PROVENANCE, list(rows))["rows"]
 
 
 def commit(record, places, change=lambda text: text):
@@ -66,6 +62,7 @@ def test_the_papers_number_is_looked_up():
     assert "reported" not in measured("equal_calls_2")
     with pytest.raises(KeyError, match="tab03"):
         measured(against={"id": "tab3"})
+    assert records.row("toy", None, "ear", "recall@5", measured=50.0, std=float("nan"))["std"] is None  # of one seed
 
 
 def test_numbers_of_the_paper_that_were_not_measured_have_a_reason():
@@ -83,22 +80,19 @@ def test_numbers_of_the_paper_that_were_not_measured_have_a_reason():
     }
 
 
-def test_closeness_by_example():
-    assert verdicts.closeness(50.0, 46.0, 55.0, 55.0, 0.005) == "agrees"
-    assert verdicts.closeness(50.0, 46.0, 55.0, 55.06, 0.005) == "nearly"
-    assert verdicts.closeness(50.0, 46.0, 55.0, 57.0, 0.005) == "nearly"  # 7 is within sqrt(2) times 5
-    assert verdicts.closeness(50.0, 46.0, 55.0, 57.1, 0.005) == "differs"
-    assert verdicts.closeness(50.0, 46.0, 55.0, 43.0, 0.005) == "differs"  # downwards the half is 4
-    assert verdicts.closeness(1540, None, None, 1540.0, 0.5) == "agrees"
-    assert verdicts.closeness(1541, None, None, 1540.0, 0.5) == "differs"
-    assert verdicts.closeness(72.84, None, None, 72.8, 0.05) == "agrees"
-    assert verdicts.closeness(72.84, None, None, 72.8, 0.005) == "differs"
-
-
-def test_an_interval_too_wide_to_agree_can_still_exclude_a_number():
-    assert verdicts.closeness(50.0, 39.0, 61.0, 51.0, 0.05) == "too few questions"
-    assert verdicts.closeness(50.0, 39.0, 61.0, 64.0, 0.05) == "too few questions"
-    assert verdicts.closeness(50.0, 39.0, 61.0, 66.0, 0.05) == "differs"
+@pytest.mark.parametrize(
+    ("value", "half_digit", "expected"),
+    [
+        # 57.0 is 7 away, within sqrt(2) times 5; downwards the half is 4
+        ((50, 46, 55), 0.005, {55: "agrees", 55.06: "nearly", 57.0: "nearly", 57.1: "differs", 43: "differs"}),
+        ((1540, None, None), 0.5, {1540: "agrees", 1539: "differs"}),
+        ((72.84, None, None), 0.05, {72.8: "agrees"}),
+        ((72.84, None, None), 0.005, {72.8: "differs"}),
+        ((50, 39, 61), 0.05, {51: "too few questions", 64: "too few questions", 66: "differs"}),  # can still exclude
+    ],
+)
+def test_closeness_by_example(value, half_digit, expected):
+    assert {reported: verdicts.closeness(*value, reported, half_digit) for reported in expected} == expected
 
 
 @given(percent, percent, st.floats(0, 10), st.floats(0, 10))
@@ -116,24 +110,23 @@ def test_closeness_is_ordered_by_distance(measured, reported, below, above):
 def test_verdicts_of_a_record():
     rows = ablation()["rows"]
     assert [row["verdict"] for row in rows] == ["another setting", "same direction", "not run", "not in the paper"]
-    own = {"id": "tab03"}
+    own = ({"id": "tab03"}, "locomo", "contriever")
     found = judged(
-        measured("ear", 56.0, own, "locomo", "contriever"),
-        measured("rmm", 31.0, own, "locomo", "contriever"),
+        measured("ear", 56.0, *own), measured("rmm", 31.0, *own),
         measured(None, 1540.0, {"id": "tab01"}, "locomo", None, "queries"),
-    )
+    )  # fmt: skip
     assert [row["verdict"] for row in found] == ["agrees", "nearly", "agrees"]
 
 
 def test_in_the_papers_setting_the_difference_is_judged_too():
-    own, gap = ({"id": "tab03"}, "locomo", "contriever"), {"difference_low": 20.0, "difference_high": 30.0}
+    own = ({"id": "tab03"}, "locomo", "contriever")
     printed = [paper.value("tab03", variant=name, dataset="locomo", encoder="contriever") for name in ("ear", "rmm")]
-    base = measured("rmm", printed[1], *own)
-    ear = measured("ear", printed[0], *own, compared_with="rmm", difference=25.0, **gap)
-    ear["low"], ear["high"] = printed[0] - 3, printed[0] + 3
-    far = {**ear, "difference": 2.0, "difference_low": 1.0, "difference_high": 3.0}
-    wide = {**ear, "difference_low": 10.0, "difference_high": 40.0}
-    found = [judged(base, one)[1] for one in (ear, far, wide)]
+    found = []
+    for gap in ((25.0, 20.0, 30.0), (2.0, 1.0, 3.0), (25.0, 10.0, 40.0)):
+        keys = dict(zip(("difference", "difference_low", "difference_high"), gap, strict=True))
+        ear = measured("ear", printed[0], *own, compared_with="rmm", **keys)
+        ear |= {"low": printed[0] - 3, "high": printed[0] + 3}
+        found.append(judged(measured("rmm", printed[1], *own), ear)[1])
     assert {row["verdict"] for row in found} == {"agrees"}
     assert [row["difference_verdict"] for row in found] == ["agrees", "differs", "too few questions"]
     assert records.shown(found[1]) == "agrees; difference differs"
@@ -151,26 +144,25 @@ def test_latency_and_counts_without_an_interval_are_not_judged_and_a_printed_num
 
 
 def test_a_number_compared_with_two_definitions_counts_by_the_strict_one():
-    theirs = {"id": "tab02", "metric": "recall@5"}
-    strict, fraction = (
-        measured("ear", value, theirs, "longmemeval", "contriever", metric)
-        for value, metric in ((50.0, "recall@5"), (80.0, "fractional recall@5"))
-    )
-    found = records.record("tab02_main_results", "t", "paper", {}, {}, [strict, fraction])["rows"]
+    own = ({"id": "tab02", "metric": "recall@5"}, "longmemeval", "contriever")
+    found = judged(measured("ear", 50.0, *own), measured("ear", 80.0, *own, "fractional recall@5"))
     assert [(row["verdict"], row["printed"]) for row in found] == [("differs", "80.28"), ("agrees", "80.28")]
     assert records.tally(found) == {"differs": 1}
 
 
-def test_direction_follows_the_interval_and_the_paper():
-    def verdict(low, high, variant="ear", other="rmm"):
-        rows = [measured(other, 31.0), measured(variant, compared_with=other, difference_low=low, difference_high=high)]
-        return judged(*rows)[1]["verdict"]
-
-    assert verdict(2.0, 9.0) == "same direction"
-    assert verdict(-9.0, -2.0) == "other direction"
-    assert verdict(-1.0, 9.0) == "undecided"
-    assert verdict(-9.0, -2.0, "rmm", "ear") == "same direction"
-    assert verdict(2.0, 9.0, "ear", "equal_calls_2") == "not in the paper"
+@pytest.mark.parametrize(
+    ("low", "high", "variant", "other", "verdict"),
+    [
+        (2.0, 9.0, "ear", "rmm", "same direction"),
+        (-9.0, -2.0, "ear", "rmm", "other direction"),
+        (-1.0, 9.0, "ear", "rmm", "undecided"),
+        (-9.0, -2.0, "rmm", "ear", "same direction"),
+        (2.0, 9.0, "ear", "equal_calls_2", "not in the paper"),
+    ],
+)
+def test_direction_follows_the_interval_and_the_paper(low, high, variant, other, verdict):
+    row = measured(variant, compared_with=other, difference_low=low, difference_high=high)
+    assert judged(measured(other, 31.0), row)[1]["verdict"] == verdict
 
 
 def test_a_comparison_can_name_other_keys():
@@ -233,58 +225,67 @@ def test_saved_and_loaded(places):
     design = ["dataset", "encoder", "variant", "metric", "n_queries", "seeds", "measured", "std", "low", "high",
               "reported", "verdict", "reason"]  # fmt: skip
     assert [key for key in record["rows"][1] if key in design] == design
-    told = json.loads(text)["rows"]
-    assert told == [
-        {key: one for key, one in row.items() if one is not None or key not in design} for row in record["rows"]
-    ]
+    for row, stored in zip(record["rows"], json.loads(text)["rows"], strict=True):
+        assert stored == {key: one for key, one in row.items() if one is not None or key not in design}
 
 
-def test_what_cannot_be_loaded_says_what_and_where(places):
+def test_a_record_that_does_not_exist_is_named(places):
     with pytest.raises(FileNotFoundError, match=r"laptop/tab09_x\.json: no such record; .*earlib\.run tab09_x"):
         records.load("tab09_x", "laptop")
-    records.save(ablation())
-    file = places / "new" / "laptop" / "tab03_ablation.json"
-    text = file.read_text()
-    for broken, message in [
-        (text[:200], "tab03_ablation.json: not JSON"),
-        (text.replace('"measured": 31.0', '"measured": "31"'), r"json: rows\.0\.measured .*valid number.*31"),
-        (text.replace('"title": "Ablation study",', ""), "json: title: Field required"),
-        (text.replace('"tab03_ablation"', '"tab02_main"'), "json: id: expected tab03_ablation, found tab02_main"),
-        ("[]", "json: the whole: "),
-    ]:
-        file.write_text(broken)
-        with pytest.raises(ValueError, match=message):
-            records.load("tab03_ablation", "laptop")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:200], "tab03_ablation.json: not JSON"),
+        (
+            lambda text: text.replace('"measured": 31.0', '"measured": "31"'),
+            r"json: rows\.0\.measured .*valid number.*31",
+        ),
+        (lambda text: text.replace('"title": "Ablation study",', ""), "json: title: Field required"),
+        (lambda text: text.replace("03_ablation", "02_main"), "json: id: expected tab03_ablation, found tab02_main"),
+        (lambda text: "[]", "json: the whole: "),
+    ],
+)
+def test_what_cannot_be_loaded_says_what_and_where(places, change, message):
+    commit(ablation(), places, change)
+    with pytest.raises(ValueError, match=message):
+        records.load("tab03_ablation", "laptop", places / "results")
 
 
 # -- the check against the reference
 
 
-def test_check_within_tolerance(places, capsys):
+@pytest.fixture
+def told(capsys):
+    """What the comparison of a record with the reference says."""
+
+    def compare(record, tolerance=0.5):
+        records.compare_with_reference(record, tolerance)
+        return capsys.readouterr().out.splitlines()
+
+    return compare
+
+
+def test_check_within_tolerance(places, told):
     commit(ablation(45.0), places)
-    records.compare_with_reference(ablation(45.4), 0.5)
-    varies = "; 1 that varies between machines not compared\n"
-    assert capsys.readouterr().out == f"reference: 2 of 2 values within 0.5 points{varies}"
+    varies = "; 1 that varies between machines not compared"
+    assert told(ablation(45.4)) == [f"reference: 2 of 2 values within 0.5 points{varies}"]
     commit(ablation(), places, lambda text: text.replace('"measured": 31.0', '"measured": 31.6'))
-    records.compare_with_reference(ablation(), 0.5)
-    told = f"reference: 1 of 2 values within 0.5 points{varies}  locomo/minilm/rmm/recall@5: 31, reference 31.6\n"
-    assert capsys.readouterr().out == told
+    off = "  locomo/minilm/rmm/recall@5: 31, reference 31.6"
+    assert told(ablation()) == [f"reference: 1 of 2 values within 0.5 points{varies}", off]
 
 
-def test_check_counts_points_and_missing_values(places, capsys):
+def test_check_counts_points_and_missing_values(places, told):
     def record(*rows):
         return records.record("fig03", "t", "smoke", {}, PROVENANCE, list(rows))
 
-    def toy(variant, **more):
-        return measured(variant, dataset="toy", **more)
-
-    gone = records.row("toy", "minilm", "rmm", "recall@5", reason="too few questions")
-    then = record(toy("ear"), toy("rmm"), toy("retriever"))
+    ear, rmm, retriever = (measured(variant, dataset="toy") for variant in ("ear", "rmm", "retriever"))
+    then = record(ear, rmm, retriever)
     commit(then, places)
-    records.compare_with_reference(then, 0.5)
-    assert capsys.readouterr().out == "reference: 3 of 3 values within 0.5 points\n"
-    records.compare_with_reference(record(toy("ear", queries=40), toy("ear"), gone), 0.5)
-    assert capsys.readouterr().out.splitlines() == [
+    assert told(then) == ["reference: 3 of 3 values within 0.5 points"]
+    gone = records.row("toy", "minilm", "rmm", "recall@5", reason="too few questions")
+    assert told(record(measured("ear", dataset="toy", queries=40), ear, gone)) == [
         "reference: 1 of 4 values within 0.5 points",
         "  toy/minilm/ear/recall@5/queries=40: not in the reference",
         "  toy/minilm/rmm/recall@5: not run, reference 45",
@@ -292,23 +293,38 @@ def test_check_counts_points_and_missing_values(places, capsys):
     ]
 
 
-def test_check_knows_what_it_cannot_compare(places, capsys):
-    records.compare_with_reference(ablation(), 0.5)
+def test_check_knows_what_it_cannot_compare(places, told):
+    assert told(ablation()) == ["no reference for these parameters"]
     commit(ablation(), places)
-    records.compare_with_reference(ablation(parameters={"seeds": 5, "rate": 0.001}), 0.5)
-    assert capsys.readouterr().out.splitlines()[:3] == [
-        "no reference for these parameters",
-        "the committed record has seeds 3",
-        "  locomo/minilm/ear/recall@5: 45, committed 45",
-    ]
-    records.compare_with_reference(ablation(provenance={**PROVENANCE, "packages": {"earlib": "9.0"}}), 0.5)
-    assert "the reference is of version 0.1.0, not 9.0: not compared" in capsys.readouterr().out
+    other, *lines = told(ablation(parameters={"seeds": 5, "rate": 0.001}))
+    assert other == "the committed record has seeds 3"
+    assert lines[0] == "  locomo/minilm/ear/recall@5: 45, committed 45"
+    newer = ablation(provenance={**PROVENANCE, "packages": {"earlib": "9.0"}})
+    assert "the reference is of version 0.1.0, not 9.0: not compared" in told(newer)[0]
     commit(ablation(), places, lambda text: text.replace('"profile": "laptop"', '"profile": "smoke"'))
-    records.compare_with_reference(ablation(), 0.5)
-    assert "the reference is of profile smoke, not laptop: not compared" in capsys.readouterr().out
+    assert "the reference is of profile smoke, not laptop: not compared" in told(ablation())[0]
     commit(ablation(), places, lambda text: text[:100])
     with pytest.raises(ValueError, match="tab03_ablation.json: not JSON"):
-        records.compare_with_reference(ablation(), 0.5)
+        told(ablation())
+
+
+@pytest.mark.parametrize(
+    ("tampered", "off"),
+    [
+        ({"difference": 64.0}, "difference 14, reference 64"),
+        ({"difference_low": 7.0}, "difference_low 10, reference 7"),
+        ({"printed": "81.00"}, "printed 80.28, reference 81.00"),
+    ],
+)
+def test_check_compares_what_conclusions_hang_on(places, told, tampered, off):
+    better = {"difference": 14.0, "difference_low": 10.0, "difference_high": 18.0, "p": 0.01, "compared_with": "rmm"}
+    rows = [measured("rmm", 31.0), measured("ear", **better)]
+    made = records.record("tab03_ablation", "t", "laptop", PARAMETERS, PROVENANCE, rows)
+    file = commit(made, places)
+    content = json.loads(file.read_text())
+    content["rows"][1] |= tampered
+    file.write_text(json.dumps(content))
+    assert off in "\n".join(told(made, 1))
 
 
 # -- provenance
@@ -340,23 +356,3 @@ def test_provenance_names_versions(monkeypatch):
     assert (found["dataset"], found["core"]) == ({"locomo": "d1"}, "c1")
     monkeypatch.setenv("PATH", "")
     assert records.provenance("d", "e")["commit"] is None
-
-
-@pytest.mark.parametrize(
-    ("tamper", "told"),
-    [
-        (lambda row: row.update(difference=64.0), "difference 14, reference 64"),
-        (lambda row: row.update(difference_low=7.0), "difference_low 10, reference 7"),
-        (lambda row: row.update(printed="81.00"), "printed 80.28, reference 81.00"),
-    ],
-)
-def test_check_compares_what_conclusions_hang_on(places, capsys, tamper, told):
-    better = {"difference": 14.0, "difference_low": 10.0, "difference_high": 18.0, "p": 0.01, "compared_with": "rmm"}
-    rows = [measured("rmm", 31.0), measured("ear", **better)]
-    made = records.record("tab03_ablation", "t", "laptop", PARAMETERS, PROVENANCE, rows)
-    file = commit(made, places)
-    content = json.loads(file.read_text())
-    tamper(content["rows"][1])
-    file.write_text(json.dumps(content))
-    records.compare_with_reference(made, 1)
-    assert told in capsys.readouterr().out

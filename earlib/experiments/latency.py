@@ -7,10 +7,12 @@ on the K candidates. The simulated critic costs next to nothing: the time of a r
 
 import os
 import platform
+import re
 import tempfile
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -49,24 +51,15 @@ class Times(NamedTuple):
 
 @contextmanager
 def stored(blocks, dimension):
-    """Yield `count -> [count, d]`, a new mapping of the first rows of a file that has no name and leaves nothing.
-
-    With `mapped=False` it is a copy in memory.
-    """
+    """Yield `count -> [count, d]`, a new mapping of the first rows of a file that has no name and leaves nothing."""
     paths.cache().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=paths.cache()) as file:
         for block in blocks:
             file.write(np.ascontiguousarray(block, np.float32))
         file.flush()
         os.fsync(file.fileno())  # so that writing does not go on while reading is timed
-
-        def opened(count, mapped=True):
-            if mapped:  # copy on write: torch warns of read-only memory, though it only reads here
-                return torch.from_numpy(np.memmap(file, np.float32, "c", shape=(count, dimension)))
-            file.seek(0)
-            return torch.from_numpy(np.fromfile(file, np.float32, count * dimension)).view(count, dimension)
-
-        yield opened
+        # copy on write: torch warns of read-only memory, though it only reads here
+        yield lambda count: torch.from_numpy(np.memmap(file, np.float32, "c", shape=(count, dimension)))
 
 
 def random_unit(count, dimension, purpose):
@@ -85,9 +78,9 @@ def conversations(benchmark, found, queries):
     for row, memory in enumerate(benchmark.memories):
         if memory.store == "dialogue":
             rows.setdefault(memory.scope, []).append(row)
-    ends = np.cumsum([len(held) for held in rows.values()]).tolist()
-    span = {scope: (end - len(rows[scope]), end) for scope, end in zip(rows, ends, strict=True)}
-    return torch.tensor(sum(rows.values(), [])), [span[found.scopes[number]] for number in queries]
+    ends = dict(zip(rows, np.cumsum([*map(len, rows.values())]).tolist(), strict=True))
+    asked = [found.scopes[number] for number in queries]
+    return torch.tensor(sum(rows.values(), [])), [(ends[scope] - len(rows[scope]), ends[scope]) for scope in asked]
 
 
 # -- timing ------------------------------------------------------------------------------------------------------------
@@ -102,13 +95,13 @@ def timed(work):
 
 def take_turns(works, count, before):
     """Seconds and results of each work, `n -> result`, in changing order after `before(n)`; 0 is run beforehand."""
-    seconds, results = ({name: [None] * count for name in works} for _ in range(2))
+    seconds, results = {name: np.empty(count) for name in works}, {name: [None] * count for name in works}
     for n in (0, *range(count)):
         before(n)
         turn = n % len(works)
         for name in (*list(works)[turn:], *list(works)[:turn]):
             seconds[name][n], results[name][n] = timed(lambda: works[name](n))  # noqa: B023 (called at once)
-    return {name: np.array(of_work) for name, of_work in seconds.items()}, results
+    return seconds, results
 
 
 def time_methods(bank, query, spans, gold, names):
@@ -213,7 +206,7 @@ def time_random(memories, dimension, queries, names):
     gold = torch.zeros(queries, Config().depth, dtype=torch.bool)
     with stored(random_unit(max(memories), dimension, "memories"), dimension) as opened:
         for storage in STORAGES:
-            held = opened(max(memories), mapped=False) if storage == "memory" else None
+            held = opened(max(memories)).clone() if storage == "memory" else None
             for count in memories:
                 bank = (lambda: opened(count)) if held is None else (lambda: held[:count])  # noqa: B023
                 yield count, storage, time_methods(bank, query, [(0, count)] * queries, gold, names)
@@ -233,11 +226,9 @@ def encoding(encoder, texts):
 
 def machine():
     """The processor, the cores and the library that latencies were measured with."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as told:
-            names = [line.partition(":")[2].strip() for line in told if line.startswith("model name")]
-    except OSError:
-        names = []
+    names = []
+    with suppress(OSError):  # where there is no such file
+        names = re.findall(r"^model name\s*: *(.*\S)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     processor = (names or [platform.processor() or platform.machine()])[0]
     return f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
 
@@ -259,17 +250,17 @@ def latency_rows(times, **keys):
             mean |= zip(("difference", "difference_low", "difference_high"), gap.values(), strict=True)
         made += [mean, *percentiles]
     made += spread(times.read, variant="read_once", **keys)
-    ratio = np.median(times.seconds["ear_adapter"]) / np.median(times.read)
+    ratio = float(np.median(times.seconds["ear_adapter"]) / np.median(times.read))
     about = {"variant": "ear_adapter", "metric": "read_ratio", "n_queries": len(times.read)}
-    return [*made, {**about, **keys, "measured": float(ratio), "varies": True}]
+    return [*made, {**about, **keys, "measured": ratio, "varies": True}]
 
 
 def spread(seconds, **keys):
     """Rows of the mean of some times, `[N]`, with its interval, and of each percentile."""
-    rest = {**keys, "n_queries": len(seconds), "varies": True}
-    shares = zip(PERCENTILES, np.percentile(seconds, PERCENTILES).tolist(), strict=True)
-    percentiles = [{**rest, "metric": f"latency_p{share}", "measured": value} for share, value in shares]
-    return [{**rest, "metric": "latency", **mean_interval(seconds)}, *percentiles]
+    values = {"latency": mean_interval(seconds)}
+    values |= {f"latency_p{share}": {"measured": float(np.percentile(seconds, share))} for share in PERCENTILES}
+    about = {**keys, "n_queries": len(seconds), "varies": True}
+    return [{**about, "metric": metric, **value} for metric, value in values.items()]
 
 
 def mean_interval(values, scale=1):
