@@ -116,13 +116,11 @@ def test_with_all_lists_searched_it_is_exact(large):
 
 
 def test_few_memories_in_the_lists_searched(path):
-    bank = write(path, unit(300))
-    index = banks.build_index(bank, unit(5))
+    index = banks.build_index(write(path, unit(300)), unit(5))
     index.lists.nprobe = 1
     similarity, found = index.search(unit(9, seed=5), 50)
-    assert (
-        (found >= 0).all() and torch.isfinite(similarity).all() and all(len(set(row)) == 50 for row in found.tolist())
-    )
+    assert (found >= 0).all() and torch.isfinite(similarity).all()
+    assert all(len(set(row)) == 50 for row in found.tolist())
 
 
 def test_an_index_in_its_file_outlives_no_bank(path):
@@ -228,25 +226,27 @@ def test_both_uses_are_measured_in_a_bank_that_goes(tmp_path, monkeypatch, capsy
 # -- files that are not whole ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", [20, 0.5, -1])
-def test_a_file_cut_short_is_named(path, left):
+def cut_short(path, left):
     write(path, unit(30))
-    size = path.stat().st_size
-    os.truncate(path, left if left > 1 else int(left * size) if left > 0 else size + left)
-    with pytest.raises(ValueError, match=r"bank.npy: not a whole bank \(.*\); write the bank anew"):
-        Bank(path)
+    os.truncate(path, left(path.stat().st_size))
 
 
-def test_a_file_of_another_kind_is_named(path):
-    for wrong in (np.ones(5, np.float16), np.ones((5, 2), int), np.ones((5, 2), np.float16, order="F")):
-        np.save(path, wrong)
-        with pytest.raises(ValueError, match="bank.npy: expected rows of float16, found"):
-            Bank(path)
-    np.save(path, np.array([{}], object), allow_pickle=True)
-    with pytest.raises(ValueError, match="bank.npy: not a whole bank .*Python objects"):
-        Bank(path)
-    path.write_text("text")
-    with pytest.raises(ValueError, match="bank.npy: not a whole bank"):
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: cut_short(path, lambda size: 20), r"not a whole bank \(.*\); write the bank anew"),
+        (lambda path: cut_short(path, lambda size: size // 2), r"not a whole bank \(.*\); write the bank anew"),
+        (lambda path: cut_short(path, lambda size: size - 1), r"not a whole bank \(.*\); write the bank anew"),
+        (lambda path: np.save(path, np.ones(5, np.float16)), "expected rows of float16, found"),
+        (lambda path: np.save(path, np.ones((5, 2), int)), "expected rows of float16, found"),
+        (lambda path: np.save(path, np.ones((5, 2), np.float16, order="F")), "expected rows of float16, found"),
+        (lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "not a whole bank .*Python objects"),
+        (lambda path: path.write_text("text"), "not a whole bank"),
+    ],
+)
+def test_a_file_that_is_no_bank_or_cut_short_is_named(path, spoil, message):
+    spoil(path)
+    with pytest.raises(ValueError, match=f"bank.npy: {message}"):
         Bank(path)
 
 
@@ -267,12 +267,8 @@ def broken(rows):
     ],
 )
 def test_an_interrupted_write_leaves_no_half_bank(path, blocks, error, message):
-    rows = unit(30).numpy()
-    with pytest.raises(error, match=message):
-        banks.write_bank(path, blocks(rows), 30, 48)
-    assert list(path.parent.iterdir()) == []
-    write(path, unit(5))
-    before = path.read_bytes()
-    with pytest.raises(error, match=message):
-        banks.write_bank(path, blocks(rows), 30, 48)
-    assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["bank.npy"]
+    for there in (False, True):
+        before = [write(path, unit(5)).path.read_bytes()] if there else []
+        with pytest.raises(error, match=message):
+            banks.write_bank(path, blocks(unit(30).numpy()), 30, 48)
+        assert [file.read_bytes() for file in path.parent.iterdir()] == before

@@ -19,9 +19,14 @@ CONFIG = Config(slate_size=2, depth=6)
 
 def found(gold, count=None):
     gold = torch.tensor(gold, dtype=torch.bool)
-    return SimpleNamespace(
-        gold=gold, gold_count=gold.sum(-1) if count is None else torch.tensor(count), index=torch.zeros(gold.shape)
-    )
+    count = gold.sum(-1) if count is None else torch.tensor(count)
+    return SimpleNamespace(gold=gold, gold_count=count, index=torch.zeros(gold.shape))
+
+
+def from_zero(values, queries=None, **more):
+    """The paired difference of values, `[R, E]`, from zeros."""
+    queries = np.tile(np.arange(values.shape[1]), (len(values), 1)) if queries is None else queries
+    return intervals.difference(values, np.zeros_like(values), queries, **more)
 
 
 def test_strict_any_and_fractional_recall():
@@ -79,11 +84,10 @@ def test_a_summary_by_hand():
 
 
 def test_an_interval_covers_the_truth_as_often_as_it_says():
-    rng, inside = np.random.default_rng(1), 0
+    rng, told = np.random.default_rng(1), []
     for _ in range(200):
-        values = (rng.random((1, 80)) < 0.4).astype(float)
-        told = intervals.summary(values, np.arange(80)[None])
-        inside += told["low"] <= 40 <= told["high"]
+        told.append(intervals.summary((rng.random((1, 80)) < 0.4).astype(float), np.arange(80)[None]))
+    inside = sum(one["low"] <= 40 <= one["high"] for one in told)
     assert 180 <= inside <= 199  # 95 % of 200 is 190; percentile intervals are a little short
 
 
@@ -130,12 +134,9 @@ def test_seeds_are_resampled_with_the_questions():
 @given(st.integers(1, intervals.FEW - 1), st.data())
 def test_few_questions_that_differ_have_the_exact_interval(number, data):
     better = data.draw(st.integers(0, number))
-    gaps = np.zeros((1, 60))
-    gaps[0, :number] = -1
-    gaps[0, :better] = 1
-    told = intervals.difference(gaps, np.zeros_like(gaps), np.arange(60)[None], tested=False)
-    share = binomtest(better, number).proportion_ci()
-    ends = [100 * (2 * end - 1) * number / 60 for end in share]
+    gaps = np.repeat([1.0, -1.0, 0.0], [better, number - better, 60 - number])[None]
+    told = from_zero(gaps, tested=False)
+    ends = [100 * (2 * end - 1) * number / 60 for end in binomtest(better, number).proportion_ci()]
     assert (told["low"], told["high"]) == pytest.approx(ends)
 
 
@@ -143,23 +144,19 @@ def test_the_permutation_test_is_that_of_all_sign_changes():
     gaps = np.array([[3, 1, -1, 2, 2, 0, 5]]) / 10
     signs = np.array(list(itertools.product([1, -1], repeat=7)))
     exact = np.mean(np.abs((signs * gaps).sum(1)) >= abs(gaps.sum()) - 1e-12)
-    told = intervals.difference(gaps, np.zeros_like(gaps), np.arange(7)[None])
-    assert told["p"] == pytest.approx(exact)
-    assert intervals.difference(gaps, gaps, np.arange(7)[None])["p"] is None  # nothing to test
-    one = np.eye(7)[:1]
-    assert intervals.difference(one, np.zeros_like(one), np.arange(7)[None])["p"] == 1
+    assert from_zero(gaps)["p"] == pytest.approx(exact)
+    assert from_zero(0 * gaps)["p"] is None  # nothing to test
+    assert from_zero(np.eye(7)[:1])["p"] == 1
 
 
 def test_the_permutation_test_is_wrong_as_often_as_it_says(monkeypatch):
     monkeypatch.setattr(intervals, "PERMUTATIONS", 1000)
-    rng, found = np.random.default_rng(3), []
-    for _ in range(150):
-        gaps = rng.choice([-1.0, 0.0, 1.0], 60)[None]
-        found.append(intervals.difference(gaps, np.zeros_like(gaps), np.arange(60)[None])["p"])
-    assert 0 <= np.mean(np.array(found) < 0.1) <= 0.2
-    seeds = np.tile(gaps, (3, 1))  # seeds that say the same thrice are no further evidence
-    again = intervals.difference(seeds, np.zeros_like(seeds), np.tile(np.arange(60), (3, 1)))
-    assert again["p"] == pytest.approx(found[-1], abs=0.03)
+    rng = np.random.default_rng(3)
+    gaps = [rng.choice([-1.0, 0.0, 1.0], 60)[None] for _ in range(150)]
+    found = np.array([from_zero(one)["p"] for one in gaps])
+    assert 0 <= np.mean(found < 0.1) <= 0.2
+    seeds = np.tile(gaps[-1], (3, 1))  # seeds that say the same thrice are no further evidence
+    assert from_zero(seeds)["p"] == pytest.approx(found[-1], abs=0.03)
 
 
 def test_a_part_of_the_questions_stands_as_if_no_others_had_been_asked():
@@ -178,6 +175,5 @@ def test_a_part_of_the_questions_stands_as_if_no_others_had_been_asked():
     [([5, 6, 7], 0), ([3, 6, 3, 7, 8], 3), ([3, 3, 5], None), ([5, 6, 4], None)],
 )
 def test_when_a_curve_passes_a_level_for_good(means, expected):
-    seen = [0, 1, 2, 3, 4][: len(means)]
     level = {0: 4}.get(expected, 5)
-    assert measures.first_above(seen, means, level) == expected
+    assert measures.first_above(range(len(means)), means, level) == expected

@@ -26,35 +26,29 @@ def diagnostic():
 
 
 @pytest.fixture(scope="module")
-def embedded(diagnostic):
-    """Unit embeddings of the queries and of the memories."""
-    return [encoders.encode(texts, "minilm", kind).astype(float)
-            for texts, kind in ((diagnostic.queries, "query"), (diagnostic.memories, "memory"))]  # fmt: skip
-
-
-def words(text):
-    return re.findall(r"\w+", text.lower())
+def before(diagnostic):
+    return geometry.distances(diagnostic, "minilm")
 
 
 def runs(text, length):
-    return {tuple(words(text)[at : at + length]) for at in range(len(words(text)) - length + 1)}
+    """All runs of so many words of a text."""
+    words = re.findall(r"\w+", text.lower())
+    return {tuple(words[at : at + length]) for at in range(len(words) - length + 1)}
 
 
 def sentences(text):
-    return {" ".join(words(part)) for part in re.split(r"[.?!:]", text) if words(part)}
+    parts = (re.findall(r"\w+", part.lower()) for part in re.split(r"[.?!:]", text))
+    return {" ".join(words) for words in parts if words}
 
 
 # -- the memories ------------------------------------------------------------------------------------------------------
 
 
-def test_the_queries_are_the_papers_and_the_memories_two_equal_stores(diagnostic):
+def test_queries_are_the_papers_and_each_names_memories_of_the_store_that_it_requires(diagnostic):
     assert list(diagnostic.queries) == [row["text"] for row in paper.reported("tab11")]
     assert diagnostic.requires.tolist() == REQUIRES.tolist()
     assert [(diagnostic.stores == kind).sum() for kind in geometry.KINDS] == [25, 25]
     assert len(set(diagnostic.memories)) == len(set(diagnostic.ids)) == 50
-
-
-def test_every_query_names_memories_of_the_store_that_it_requires(diagnostic):
     assert diagnostic.gold.shape == (10, 50) and diagnostic.gold.any(1).all()
     for kind, gold in zip(diagnostic.requires, diagnostic.gold, strict=True):
         assert set(diagnostic.stores[gold]) == {kind}
@@ -94,15 +88,14 @@ def test_the_fingerprint_sees_every_change(diagnostic):
 # -- distances ---------------------------------------------------------------------------------------------------------
 
 
-def by_hand(queries, memories, W_q=None, W_m=None):
+def by_hand(diagnostic, W_q, W_m):
     """Cosine distances one by one, `[Q, M]`."""
-    d = len(queries[0])
-    W_q, W_m = (np.zeros((d, d)) if W is None else W.double().numpy() for W in (W_q, W_m))
+    queries = encoders.encode(diagnostic.queries, "minilm", "query").astype(float)
+    memories = encoders.encode(diagnostic.memories, "minilm", "memory").astype(float)
     found = np.empty((len(queries), len(memories)))
-    for i, q in enumerate(queries):
-        for j, m in enumerate(memories):
-            one, other = q + W_q @ q, m + W_m @ m
-            found[i, j] = 1 - one @ other / math.sqrt(one @ one * (other @ other))
+    for (i, q), (j, m) in itertools.product(enumerate(queries), enumerate(memories)):
+        one, other = q + W_q @ q, m + W_m @ m
+        found[i, j] = 1 - one @ other / math.sqrt(one @ one * (other @ other))
     return found
 
 
@@ -111,17 +104,19 @@ def weights():
     return torch.from_numpy(np.random.default_rng(5).normal(0, 0.02, (2, 3, 384, 384))).float()
 
 
-def test_distances_are_those_of_the_papers_equations(diagnostic, embedded, weights):
-    for found, parts in ((geometry.distances(diagnostic, "minilm"), (None, None)),
-                         (geometry.distances(diagnostic, "minilm", weights), weights[:, 2])):  # fmt: skip
-        distance = by_hand(*embedded, *parts)
-        episodic = [id.startswith("e") for id in diagnostic.ids]
+def test_distances_are_those_of_the_papers_equations(diagnostic, before, weights):
+    for found, W in (
+        (before, torch.zeros(2, 384, 384)),
+        (geometry.distances(diagnostic, "minilm", weights), weights[:, 2]),
+    ):
+        distance = by_hand(diagnostic, *W.double().numpy())
+        episodic = diagnostic.stores == "episodic"
         np.testing.assert_allclose(found.d_e[-1], distance[:, episodic].mean(1), atol=1e-6)
-        np.testing.assert_allclose(found.d_s[-1], distance[:, np.invert(episodic)].mean(1), atol=1e-6)
+        np.testing.assert_allclose(found.d_s[-1], distance[:, ~episodic].mean(1), atol=1e-6)
         np.testing.assert_allclose(found.delta, found.d_e - found.d_s)
         first = np.argsort(distance, 1, kind="stable")[:, :5]
         all_found = [set(np.flatnonzero(gold)) <= set(five) for gold, five in zip(diagnostic.gold, first, strict=True)]
-        assert found.recalled[-1].tolist() == [float(one) for one in all_found]
+        assert found.recalled[-1].tolist() == all_found
 
 
 def test_random_adapters_have_the_trained_norms_and_nothing_else_of_them(weights):
@@ -181,10 +176,14 @@ def test_over_seeds_two_groups_are_told_apart_and_one_adapter_has_no_interval():
 # -- the record --------------------------------------------------------------------------------------------------------
 
 
+def recorded(rows, **parameters):
+    rows = [records.row("toy", "minilm", None, **row) for row in rows]
+    return records.record("tab11_12_store_geometry", "title", "smoke", parameters, records.provenance("a", "b"), rows)
+
+
 @pytest.fixture(scope="module", params=[1, 3])
-def record(request, diagnostic, weights):
+def record(request, diagnostic, before, weights):
     """A record of made adapters; the trained ones move every query towards the store that it requires."""
-    before = geometry.distances(diagnostic, "minilm")
     moved = np.where(REQUIRES == "semantic", 0.2, -0.1) + np.linspace(0, 0.01, request.param)[:, None]
     trained = geometry.Distances(before.d_e + moved, before.d_s + 0 * moved, np.ones_like(moved))
     after = {"trained": trained, "random": geometry.distances(diagnostic, "minilm", geometry.random_like(weights, 4))}
@@ -193,17 +192,12 @@ def record(request, diagnostic, weights):
         if row["metric"] == "delta" and row.get("adapter", "trained") == "trained":
             held = {"id": "tab12", "dataset": None, "encoder": None, "query": row["query"]}
             row |= {"against": held | {"metric": f"delta_{row['stage']}"}, "decided": "another setting"}
-    rows = [records.row("toy", "minilm", None, **row) for row in rows]
-    source = records.provenance("a", "b")
-    return records.record("tab11_12_store_geometry", "title", "smoke", {"seeds": request.param}, source, rows)
+    return recorded(rows, seeds=request.param)
 
 
-def test_adapters_that_cannot_be_trained_have_a_dash_in_every_row(diagnostic, record):
-    before = geometry.distances(diagnostic, "minilm")
-    rows = geometry.geometry_rows(diagnostic, before, {})
-    rows += geometry.missing_rows(diagnostic, ("trained", "random"), "no observations")
-    made = [records.row("toy", "minilm", None, **row) for row in rows]
-    lacking = records.record("tab11_12_store_geometry", "title", "smoke", {}, records.provenance("a", "b"), made)
+def test_adapters_that_cannot_be_trained_have_a_dash_in_every_row(diagnostic, before, record):
+    rows = geometry.missing_rows(diagnostic, ("trained", "random"), "no observations")
+    lacking = recorded(geometry.geometry_rows(diagnostic, before, {}) + rows)
     assert {records.key_of(row) for row in lacking["rows"]} == {records.key_of(row) for row in record["rows"]}
     for row in lacking["rows"]:
         assert (row["measured"] is None) == (row.get("adapter") is not None) == (row["reason"] == "no observations")
@@ -217,25 +211,26 @@ def pick(record, **where):
 
 def test_rows_agree_with_each_other_and_stand_beside_the_paper(record):
     for number, kind in enumerate(REQUIRES.tolist(), 1):
-        before, after = (pick(record, metric="delta", query=number, stage=stage, adapter=adapter)
-                         for stage, adapter in (("before", None), ("after", "trained")))  # fmt: skip
-        change = pick(record, metric="delta_change", query=number, adapter="trained")
-        assert after["measured"] - before["measured"] == pytest.approx(change["measured"], abs=1e-5)
-        parts = [pick(record, metric=name, query=number, stage="after", adapter="trained") for name in ("d_e", "d_s")]
-        assert parts[0]["measured"] - parts[1]["measured"] == pytest.approx(after["measured"], abs=1e-5)
-        assert {row["requires"] for row in (before, after, change)} == {kind}
+        trained = {"query": number, "adapter": "trained"}
+        start = pick(record, metric="delta", query=number, stage="before")
+        change = pick(record, metric="delta_change", **trained)
+        after, d_e, d_s = (pick(record, metric=name, stage="after", **trained) for name in ("delta", "d_e", "d_s"))
+        assert after["measured"] - start["measured"] == pytest.approx(change["measured"], abs=1e-5)
+        assert d_e["measured"] - d_s["measured"] == pytest.approx(after["measured"], abs=1e-5)
+        assert {row["requires"] for row in (start, after, change)} == {kind}
         assert after["reported"] == paper.value("tab12", query=number, metric="delta_after")
-        assert before["verdict"] == after["verdict"] == "another setting"
-    moved = pick(record, metric="separation_change", adapter="trained", interval="questions")["measured"]
-    kinds = [pick(record, metric="delta_change", query=None, requires=kind, adapter="trained")["measured"]
-             for kind in geometry.KINDS]  # fmt: skip
-    assert moved == pytest.approx(kinds[1] - kinds[0], abs=1e-5) and moved == pytest.approx(0.3, abs=1e-5)
-    against = pick(record, metric="separation_change", adapter="random", interval="questions")
+        assert start["verdict"] == after["verdict"] == "another setting"
+    over = {"adapter": "trained", "interval": "questions"}
+    moved = pick(record, metric="separation_change", **over)["measured"]
+    episodic, semantic = (
+        pick(record, metric="delta_change", query=None, requires=kind, adapter="trained")["measured"]
+        for kind in geometry.KINDS
+    )
+    assert moved == pytest.approx(semantic - episodic, abs=1e-5) and moved == pytest.approx(0.3, abs=1e-5)
+    against = pick(record, **over | {"metric": "separation_change", "adapter": "random"})
     assert against["difference"] < -0.2 and against["p"] == pytest.approx(2 / 252, rel=1e-5)
-    assert pick(record, metric="separation", adapter="trained", interval="questions")["difference"] == moved
-
-
-def test_only_recall_after_training_may_vary_between_machines(record):
+    assert pick(record, metric="separation", **over)["difference"] == moved
+    # only recall after training may vary between machines
     assert {(row["metric"], row["stage"]) for row in record["rows"] if row.get("varies")} == {("recall@5", "after")}
 
 

@@ -10,9 +10,6 @@ from earlib import paper
 from earlib.experiments.settings import ANY_TYPE, HELD_OUT
 from earlib.paper import granularity
 
-fractions = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
-digits = st.sampled_from([1, 2])
-
 
 @given(st.decimals("0", "100", places=2), st.integers(1, 300), st.sampled_from([1, 3]))
 def test_it_is_what_trying_every_count_gives(value, n, runs):
@@ -21,16 +18,20 @@ def test_it_is_what_trying_every_count_gives(value, n, runs):
     assert found in fits if fits else found is None
 
 
-def test_examples():
-    assert granularity.matching_count("42.60", 1540) == 656
-    assert granularity.matching_count("42.60", 308) is None and granularity.matching_count("42.60", 308, runs=3) is None
-    assert granularity.matching_count("0.5", 200) == granularity.matching_count("0.50", 200) == 1
-    assert granularity.matching_count("0.00", 7) == 0 and granularity.matching_count("100.00", 7) == 7
-    assert granularity.matching_count("0.1", 100) is None
-    assert (
-        granularity.matching_count("12.5", 1000) == 125 and granularity.matching_count("12.3", 400) == 49
-    )  # 12.25 is rounded up too
-    assert granularity.matching_count("50.00", 0) is None and granularity.matching_count("0.00", 0, runs=3) is None
+@pytest.mark.parametrize(
+    ("printed", "n", "runs", "count"),
+    [
+        ("42.60", 1540, 1, 656), ("42.60", 308, 1, None), ("42.60", 308, 3, None), ("0.5", 200, 1, 1),
+        ("0.50", 200, 1, 1), ("0.00", 7, 1, 0), ("100.00", 7, 1, 7), ("0.1", 100, 1, None), ("12.5", 1000, 1, 125),
+        ("12.3", 400, 1, 49),  # 12.25 is rounded up too
+        ("50.00", 0, 1, None), ("0.00", 0, 3, None),
+    ],
+)  # fmt: skip
+def test_examples(printed, n, runs, count):
+    assert granularity.matching_count(printed, n, runs) == count
+
+
+def test_totals_that_several_numbers_have_in_common():
     assert granularity.common_totals(["33.33", "66.67"], 10) == [3, 6, 9]
 
 
@@ -67,17 +68,14 @@ def said(name):
 
 
 def test_one_held_out_set_by_the_printed_numbers_of_longmemeval():
-    n = HELD_OUT["longmemeval"][ANY_TYPE]
-    found = {metric: fitting(n, 3, id="tab02", dataset="longmemeval", metric=metric) for metric in ("hitrate@5", "j")}
-    assert all(fits == every and len(every) == 9 for fits, every in found.values())
-    for metric in found:
-        fits, every = fitting(n, id="tab02", dataset="longmemeval", metric=metric, variant="retriever")
-        assert fits == every and len(every) == 3
+    n, reading = HELD_OUT["longmemeval"][ANY_TYPE], said("one_held_out_set")
     assert n == 93 and 3 * n == 279 and sum(HELD_OUT["longmemeval"].values()) == 100
-    assert "all 18 Hitrates and J of Table 2 are k/279" in said("one_held_out_set")
-    assert "the six of the retriever k/93" in said("one_held_out_set") and "of which 7 would" in said(
-        "one_held_out_set"
-    )
+    for metric in ("hitrate@5", "j"):
+        for more, count in (({"runs": 3}, 9), ({"variant": "retriever"}, 3)):
+            fits, every = fitting(n, id="tab02", dataset="longmemeval", metric=metric, **more)
+            assert fits == every and len(every) == count
+    for words in ("all 18 Hitrates and J of Table 2 are k/279", "the six of the retriever k/93", "of which 7 would"):
+        assert words in reading
 
 
 def test_one_held_out_set_by_the_printed_numbers_of_locomo():
@@ -86,34 +84,28 @@ def test_one_held_out_set_by_the_printed_numbers_of_locomo():
     assert {one for fits, every in by_type.values() for one in every if one not in fits} == {"54.33", "16.67"}
     assert sum(len(fits) for fits, _ in by_type.values()) == 22 and sum(kept.values()) == 308
     assert "22 of the 24 numbers of Table 5" in reading and f"{100 * 94 / 173:.2f}" == "54.34"
-    for kind, n in kept.items():
-        assert f"k/{n} ({paper.label(kind)})" in reading
-    assert len(fitting(308, id="tab04", metric="j")[0]) == len(fitting(308, id="tab04", metric="j")[1]) == 6
+    assert all(f"k/{n} ({paper.label(kind)})" in reading for kind, n in kept.items())
+    assert [len(part) for part in fitting(308, id="tab04", metric="j")] == [6] * 2
     found = [fitting(924, id="tab02", dataset="locomo", metric=metric) for metric in granularity.COUNTED]
     others = {one for fits, every in found for one in every if one not in fits}
     assert (sum(len(every) for _, every in found), len(others)) == (27, 14) and "14 of the 27" in reading
-    whole = {one: granularity.matching_count(one, 1540) for one in others}
-    whole = {one: k for one, k in whole.items() if k is not None}
+    whole = {one: k for one in others if (k := granularity.matching_count(one, 1540)) is not None}
     assert whole == {"42.60": 656, "52.01": 801, "55.06": 848, "79.61": 1226}
     assert "42.60 and 52.01 are 656/1,540 and 801/1,540" in reading and "so are 55.06 and 79.61 of EAR" in reading
     rows = [row for row in paper.reported("tab02", dataset="locomo") if row["printed"] in whole]
-    assert {row["printed"]: row["variant"] for row in rows} == {
-        "42.60": "retriever", "52.01": "retriever", "55.06": "ear", "79.61": "ear",
-    }  # fmt: skip
+    variants = {"42.60": "retriever", "52.01": "retriever", "55.06": "ear", "79.61": "ear"}
+    assert {row["printed"]: row["variant"] for row in rows} == variants
 
 
 @pytest.mark.parametrize(("n", "runs", "share"), [(93, 3, "2.8 %"), (308, 3, "9.2 %"), (1540, 1, "15.4 %")])
 def test_how_many_percentages_fit_by_chance(n, runs, share):
-    every = [f"{number / 100:.2f}" for number in range(10_001)]
-    fits = [one for one in every if granularity.matching_count(one, n, runs) is not None]
-    assert f"{100 * len(fits) / len(every):.1f} %" == share and share in said("one_held_out_set")
+    fits = [granularity.matching_count(f"{number / 100:.2f}", n, runs) is not None for number in range(10_001)]
+    assert f"{100 * sum(fits) / len(fits):.1f} %" == share and share in said("one_held_out_set")
 
 
 def test_recall_by_the_printed_numbers():
     recalls = {n: fitting(n, id="tab05", category=kind, metric="recall@5") for kind, n in HELD_OUT["locomo"].items()}
-    assert (
-        sum(len(fits) for fits, _ in recalls.values()) == 14 and sum(len(every) for _, every in recalls.values()) == 16
-    )
+    assert [sum(map(len, part)) for part in zip(*recalls.values(), strict=True)] == [14, 16]
     assert "1.89" in recalls[53][0] and granularity.matching_count("1.89", 53) == 1
     fits, every = fitting(93, 3, id="tab02", dataset="longmemeval", metric="recall@5")
     assert fits == ["62.37", "66.67"] and len(every) == 9

@@ -1,5 +1,7 @@
 """Settings of several datasets and encoders: what is missing costs its own rows, and which are split both ways."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from earlib.experiments import comparisons, several
@@ -20,17 +22,10 @@ def test_what_is_missing_has_a_reason_and_the_rest_is_run(hub, monkeypatch, tmp_
         several.find("locomo", "minilm")
 
 
-def test_a_single_name_is_a_list_of_one():
-    found = several.find("toy", "minilm", seeds=2)
-    assert (found.dataset, found.encoder, len(found.made)) == (["toy"], ["minilm"], 1)
-
-
 @pytest.mark.parametrize("scopes, splits", [("aab", 2), ("abc", 1), ("aaa", 1)])
 def test_conversations_are_held_out_where_questions_share_them(monkeypatch, scopes, splits):
-    class Asked:
-        asked = [type("Query", (), {"scope": one}) for one in scopes]
-
-    monkeypatch.setattr(several, "benchmark", lambda name: Asked)
+    asked = [SimpleNamespace(scope=one) for one in scopes]
+    monkeypatch.setattr(several, "benchmark", lambda name: SimpleNamespace(asked=asked))
     setting = several.Setting(dataset="toy", split="fixed")
     assert [one.split for one in several.by_split([setting])] == ["fixed", "conversation"][:splits]
     apart = several.Setting(dataset="toy", split="conversation")
@@ -38,15 +33,14 @@ def test_conversations_are_held_out_where_questions_share_them(monkeypatch, scop
 
 
 def test_settings_that_cannot_be_had_have_rows_of_their_own_and_what_is_run_its_fingerprints():
-    (setting,) = several.find("toy", "minilm", seeds=2).made
+    found = several.find("toy", "minilm", seeds=2)
+    (setting,) = found.made
+    assert (found.dataset, found.encoder) == (["toy"], ["minilm"])  # a single name is a list of one
     lacking = {("locomo", None): "no file", ("toy", "gte"): "no weights"}
     found = several.Several(["toy", "locomo"], ["minilm", "gte"], [setting], lacking)
     rows = [(row["dataset"], row["encoder"], row["variant"], row["reason"]) for row in found.dashes(["ear"])]
-    assert rows == [
-        ("toy", "gte", "ear", "no weights"),
-        ("locomo", "minilm", "ear", "no file"),
-        ("locomo", "gte", "ear", "no file"),
-    ]
+    files = [("locomo", encoder, "ear", "no file") for encoder in ("minilm", "gte")]
+    assert rows == [("toy", "gte", "ear", "no weights"), *files]
     assert found.words == "on toy dialogues and LoCoMo with MiniLM and GTE"
     words = found._replace(dataset=["locomo"], encoder=["contriever", "stella", "gte"]).words
     assert words == "on LoCoMo with Contriever, Stella and GTE"
