@@ -29,12 +29,9 @@ def test_the_random_split_is_the_stated_one():
 
 
 def test_epochs_repeat_the_training_questions_in_a_new_order():
-    train, _ = settings.split(SCOPES, Setting(epochs=3, train_queries=20), 0)
-    once, _ = settings.split(SCOPES, Setting(train_queries=20), 0)
-    passes = train.reshape(3, 20)
-    assert np.array_equal(passes[0], once)
-    assert all(sorted(one) == sorted(once) for one in passes)
-    assert not np.array_equal(passes[0], passes[1])
+    once, passes = (settings.split(SCOPES, Setting(epochs=n, train_queries=20), 0)[0].reshape(n, 20) for n in (1, 3))
+    assert np.array_equal(passes[:1], once) and not np.array_equal(passes[0], passes[1])
+    assert (np.sort(passes) == np.sort(once)).all()
 
 
 def test_choices_are_made_on_training_questions_alone():
@@ -57,11 +54,10 @@ def test_splits_by_conversation_share_none():
         assert [i for i in train if i in set(learned)] == list(learned) and sorted([*learned, *kept]) == sorted(train)
 
 
-@pytest.mark.parametrize("setting", [{"split": "conversation"}, {"split": "random"}])
-def test_too_few_conversations_or_questions_are_told(setting):
-    few = ["a", "b"] if setting["split"] == "conversation" else ["a"]
+@pytest.mark.parametrize(("split", "few"), [("conversation", ["a", "b"]), ("random", ["a"])])
+def test_too_few_conversations_or_questions_are_told(split, few):
     with pytest.raises(ValueError, match=rf"{len(few)} question.* of {len(few)} conversation.* leave none"):
-        settings.split(few, Setting(**setting, validate_on_training=True), 0)
+        settings.split(few, Setting(split=split, validate_on_training=True), 0)
 
 
 @pytest.mark.parametrize("name", ["retriever", "ear_adapter", "ear", "explorer_test", "equal_calls_2"])
@@ -90,27 +86,32 @@ def test_bm25_ranks_by_words():
 def test_a_reading_changes_those_whom_it_concerns():
     setting = Setting(**SMALL)
     by = {reading.choice: reading for reading in READINGS}
-    usual = {row["variant"]: row for row in comparisons.under(setting, READINGS[0], ["rmm", "ear_adapter"])}
-    assert all("difference" not in row for row in usual.values())
-    noisy = by["with Gumbel noise"]
-    (row,) = comparisons.under(setting, noisy, ["ear_adapter"], baseline="rmm")
-    rmm, _ = runs.answers(setting, "rmm", test_noise=True)[:2]
-    usual_adapter, queries, _ = runs.answers(setting, "ear_adapter")
-    assert row["measured"] == usual["ear_adapter"]["measured"]
-    assert row["difference"] == pytest.approx(intervals.summary(usual_adapter[0] - rmm[0], queries)["measured"])
-    (control,) = comparisons.under(setting, by["once per query and memory"], ["equal_calls_2"])
+    rmm, adapter = (runs.answers(setting, name) for name in ("rmm", "ear_adapter"))
+
+    def under(choice, name, **baseline):
+        (row,) = comparisons.under(setting, by[choice], [name], **baseline)
+        return row
+
+    def mean(values, queries=rmm.queries):
+        return intervals.summary(values, queries)["measured"]
+
+    for name, found in (("rmm", rmm), ("ear_adapter", adapter)):
+        row = under(READINGS[0].choice, name)
+        assert row["measured"] == mean(found.values[0]) and "difference" not in row
+    row, noisy = (
+        under("with Gumbel noise", "ear_adapter", baseline="rmm"),
+        runs.answers(setting, "rmm", test_noise=True),
+    )
+    assert row["measured"] == mean(adapter.values[0])
+    assert row["difference"] == pytest.approx(mean(adapter.values[0] - noisy.values[0]))
     values, queries, _ = runs.answers(setting, "equal_calls_2", errors="persistent")
-    assert control["measured"] == intervals.summary(values[0], queries)["measured"]
-    (other,) = comparisons.under(setting, by["by conversation"], ["rmm"])
-    assert other["split"] == "conversation" and "difference" not in other  # other questions
-    any_gold = by["any gold turn is enough"]
-    values, queries, _ = runs.answers(setting, "rmm")
-    (hit,) = comparisons.under(setting, any_gold, ["rmm"])
-    assert hit["metric"] == "hitrate@5" and hit["measured"] == intervals.summary(values[1], queries)["measured"]
-    assert hit["difference"] == pytest.approx(intervals.summary(values[1] - values[0], queries)["measured"])
-    (pair,) = comparisons.under(setting, any_gold, ["ear_adapter"], baseline="rmm")
-    gap = usual_adapter[1] - values[1]
-    assert pair["difference"] == pytest.approx(intervals.summary(gap, queries)["measured"])
+    assert under("once per query and memory", "equal_calls_2")["measured"] == mean(values[0], queries)
+    row = under("by conversation", "rmm")
+    assert row["split"] == "conversation" and "difference" not in row  # other questions
+    hit, pair = under("any gold turn is enough", "rmm"), under("any gold turn is enough", "ear_adapter", baseline="rmm")
+    assert hit["metric"] == "hitrate@5" and hit["measured"] == mean(rmm.values[1])
+    assert hit["difference"] == pytest.approx(mean(rmm.values[1] - rmm.values[0]))
+    assert pair["difference"] == pytest.approx(mean(adapter.values[1] - rmm.values[1]))
 
 
 def test_readings_are_found_by_the_question_they_answer():
@@ -154,8 +155,9 @@ def test_shared_gold_is_found_turn_by_turn():
         train, evaluation = settings.split([query.scope for query in asked], setting, seed)
         assert all(shares[seed, number] for number in train if asked[number].gold)
         for number in evaluation[:20]:
-            expected = any(turn in asked[other].gold for other in train for turn in asked[number].gold)
-            assert shares[seed, number] == expected
+            assert shares[seed, number] == any(
+                turn in asked[other].gold for other in train for turn in asked[number].gold
+            )
 
 
 def test_trained_weights_are_those_of_the_run():
@@ -215,15 +217,12 @@ def test_a_changed_algorithm_never_serves_old_runs_and_a_changed_text_does(tmp_p
 
 
 def test_a_configuration_is_part_of_a_key_by_its_values():
-    found = settings.candidates_of(Setting(dataset="toy"), 20)
-    keys = {runs._key(Setting(), config, found) for config in (Config(), Config(ucb=0.5), Config(ucb=0.6))}
-    assert len(keys) == 2
+    assert len({runs.job(Setting(**SMALL), Config(ucb=ucb)).key for ucb in (Config().ucb, 0.5, 0.6)}) == 2
 
 
 @pytest.mark.parametrize("split", ["random", "conversation"])
 def test_a_seed_s_run_does_not_depend_on_the_others(split):
-    setting = {**SMALL, "split": split}
-    alone, among = (runs.run(Setting(**{**setting, "seeds": n}), Config()) for n in (1, 3))
+    alone, among = (runs.run(Setting(**SMALL | {"split": split, "seeds": n}), Config()) for n in (1, 3))
     width = alone.queries.shape[1]
     np.testing.assert_array_equal(alone.queries[0], among.queries[0, :width])
     np.testing.assert_allclose(alone.adapter[-1, :, 0], among.adapter[-1, :, 0, :width])
@@ -231,13 +230,11 @@ def test_a_seed_s_run_does_not_depend_on_the_others(split):
 
 
 def test_no_variant_passes_the_ceiling():
-    setting = Setting(**SMALL)
-    ceiling, *_ = runs.answers(setting, "ceiling")
+    ceiling = runs.answers(Setting(**SMALL), "ceiling").values[0]
     for name, variant in VARIANTS.items():
-        if variant.reranker == "monot5":  # its weights may not be at hand; tests/test_rerankers.py has a tiny one
-            continue
-        values, *_ = runs.answers(setting, name)
-        assert (values[0] <= ceiling[0])[~np.isnan(values[0])].all(), name
+        if variant.reranker != "monot5":  # its weights may not be at hand; tests/test_rerankers.py has a tiny one
+            values = runs.answers(Setting(**SMALL), name).values[0]
+            assert (values <= ceiling)[~np.isnan(values)].all(), name
 
 
 def test_rows_compare_on_the_same_questions():
@@ -317,8 +314,7 @@ def test_a_bad_parameter_is_named(build, message):
 
 
 def test_hyper_parameters_go_in_pairs():
-    assert comparisons.paired(precision=[88, 70], recall=[86]) == [
-        {"precision": 88, "recall": 86}, {"precision": 70, "recall": 86},
-    ]  # fmt: skip
+    pairs = [{"precision": 88, "recall": 86}, {"precision": 70, "recall": 86}]
+    assert comparisons.paired(precision=[88, 70], recall=[86]) == pairs
     with pytest.raises(ValueError, match="precision has 2, recall has 3"):
         comparisons.paired(precision=[1, 2], recall=[1, 2, 3])

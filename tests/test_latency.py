@@ -17,23 +17,24 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+def drawn(*of):
+    return np.concatenate(list(latency.random_unit(*of)))
+
+
 def test_a_stored_bank_is_mapped_as_written_and_has_no_name(cache):
-    blocks = list(latency.random_unit(40, 6, "memories"))
-    with latency.stored([blocks[0][:25], blocks[0][25:]], 6) as bank:
-        assert (bank(40) == torch.from_numpy(blocks[0])).all() and bank(3).shape == (3, 6)
+    (block,) = latency.random_unit(40, 6, "memories")
+    with latency.stored([block[:25], block[25:]], 6) as bank:
+        assert (bank(40) == torch.from_numpy(block)).all() and bank(3).shape == (3, 6)
         changed = bank(40)
         changed += 1  # stays in this process
-        assert (bank(40) == torch.from_numpy(blocks[0])).all()
+        assert (bank(40) == torch.from_numpy(block)).all()
         assert list(cache.iterdir()) == []
     assert list(cache.iterdir()) == []
 
 
 def test_random_banks_are_unit_vectors_and_begin_alike(monkeypatch):
     monkeypatch.setattr(latency, "RANDOM_ROWS", 8)
-    few, many, others = (
-        np.concatenate(list(latency.random_unit(*size, purpose)))
-        for *size, purpose in ((16, 5, "memories"), (30, 5, "memories"), (30, 5, "queries"))
-    )
+    few, many, others = (drawn(*of) for of in ((16, 5, "memories"), (30, 5, "memories"), (30, 5, "queries")))
     assert many.shape == (30, 5) and many.dtype == np.float32
     assert (few == many[:16]).all() and not (many == others).any()
     assert np.linalg.norm(many, axis=1) == pytest.approx(1, abs=1e-6)
@@ -66,7 +67,7 @@ def test_one_question_at_a_time_is_answered_as_in_one_batch():
 def test_a_smaller_random_bank_is_the_first_part_of_the_larger(cache):
     found = {(count, place): one for count, place, one in latency.time_random([50, 300], 16, 4, METHODS)}
     assert list(found) == [(50, "file"), (300, "file"), (50, "memory"), (300, "memory")]
-    query, bank = (np.concatenate(list(latency.random_unit(*of))) for of in ((4, 16, "queries"), (300, 16, "memories")))
+    query, bank = drawn(4, 16, "queries"), drawn(300, 16, "memories")
     for (count, _), taken in found.items():
         best = np.argsort(-(query @ bank[:count].T), axis=1, kind="stable")[:, :5]
         assert taken.slates["retriever"].tolist() == best.tolist()

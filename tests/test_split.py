@@ -62,12 +62,9 @@ def assert_held_out(dataset):
 def test_on_locomo_the_numbers_by_type_are_those_of_table_5():
     real_file(locomo.FILE)
     held = assert_held_out("locomo")
-    assert Counter(query.category for query in held if query.gold) == {
-        "single-hop": 173, "multi-hop": 53, "temporal": 64, "open-domain": 18,
-    }  # fmt: skip
-    total, learned = (
-        paper.value("datasets", dataset="locomo", metric=name) for name in ("queries", "training_queries")
-    )
+    by_type = {"single-hop": 173, "multi-hop": 53, "temporal": 64, "open-domain": 18}
+    assert Counter(query.category for query in held if query.gold) == by_type
+    total, learned = (paper.value("datasets", dataset="locomo", metric=one) for one in ("queries", "training_queries"))
     assert len(held) == 308 == total - learned
     assert len({query.scope for query in held[:60]}) == 10  # a language model is asked about the first ones alone
 
@@ -97,36 +94,46 @@ def test_runs_of_all_seeds_evaluate_the_same_questions():
     _, queries, _ = runs.answers(setting, "ear_adapter")
     assert np.array_equal(queries[0], queries[1]) and np.array_equal(queries[0], split_of("toy")[2])
     assert row["split"] == "fixed" and row["seeds"] == 2
-    (there,) = comparisons.under(
-        Setting(**setting.model_dump(exclude={"split"})),
-        next(one for one in comparisons.READINGS if one.setting == {"split": "fixed"}),
-        ["ear_adapter"],
-    )
+    (reading,) = (one for one in comparisons.READINGS if one.setting == {"split": "fixed"})
+    (there,) = comparisons.under(setting.model_copy(update={"split": "random"}), reading, ["ear_adapter"])
     assert there["measured"] == row["measured"]
 
 
-def test_a_dataset_without_enough_questions_of_a_type_is_named(tmp_path, published):
-    conversations = json.loads(real_file(locomo.FILE).read_text(encoding="utf-8"))
-    path = tmp_path / locomo.FILE
-    path.write_text(json.dumps(conversations[:1]))
-    published(path)
-    with pytest.raises(ValueError, match=r"split fixed: locomo has \d+ question.* 'single-hop', expected at least 173"):
-        split_of("locomo")
-    for conversation in conversations:
-        conversation["qa"] = [one for one in conversation["qa"] if one["category"] != 3]
-    path.write_text(json.dumps(conversations))
-    published(path)
-    with pytest.raises(ValueError, match="split fixed: locomo has 0 question.* 'open-domain', expected at least 18"):
+@pytest.fixture
+def altered(tmp_path, published):
+    """A function that publishes another LoCoMo: the conversations that it makes of the published ones."""
+
+    def alter(change):
+        path = tmp_path / locomo.FILE
+        path.write_text(json.dumps(change(json.loads(real_file(locomo.FILE).read_text(encoding="utf-8")))))
+        published(path)
+
+    return alter
+
+
+def each(conversations, change):
+    """The conversations with the questions of each changed."""
+    return [one | {"qa": change(one["qa"])} for one in conversations]
+
+
+@pytest.mark.parametrize(
+    ("change", "few"),
+    [
+        (lambda every: every[:1], r"\d+ question.* 'single-hop', expected at least 173"),
+        (
+            lambda every: each(every, lambda asked: [one for one in asked if one["category"] != 3]),
+            "0 question.* 'open-domain', expected at least 18",
+        ),
+    ],
+)
+def test_a_dataset_without_enough_questions_of_a_type_is_named(altered, change, few):
+    altered(change)
+    with pytest.raises(ValueError, match=f"split fixed: locomo has {few}"):
         split_of("locomo")
 
 
-def test_a_dataset_without_gold_is_named(tmp_path, published):
-    conversations = json.loads(real_file(locomo.FILE).read_text(encoding="utf-8"))
-    for question in (one for conversation in conversations for one in conversation["qa"]):
-        question["evidence"] = []
-    path = tmp_path / locomo.FILE
-    path.write_text(json.dumps(conversations))
-    published(path)
+def test_a_dataset_without_gold_is_named(altered):
+    altered(lambda every: each(every, lambda asked: [one | {"evidence": []} for one in asked]))
     expected = r"split fixed: none of the \d+ questions of locomo has a gold turn"
     with pytest.raises(ValueError, match=expected):
         split_of("locomo")

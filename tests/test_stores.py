@@ -1,5 +1,6 @@
 """Slates drawn from two stores: what they find of each store's gold, which gold turns they cover, how they mix."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,64 +43,59 @@ def slates(*chosen):
     return queries, np.array([index], np.int16)
 
 
-def test_recall_of_one_store_by_hand():
-    asked = slates("axz", "bxz", "adz", "dxz", "abc")
-    turns = measures.of_store(found(), *asked, "dialogue")
-    np.testing.assert_equal(turns[:, 0].T, [[1, 1, 1], [0, 1, 0.5], [1, 1, 1], [1, 1, 1], [np.nan] * 3])
-    seen = measures.of_store(found(), *asked, "observation")
-    np.testing.assert_equal(seen[:, 0].T, [[0, 1, 0.5], [1, 1, 1], [0, 0, 0], [np.nan] * 3, [np.nan] * 3])
+of_store, members_of_store, covered = measures.of_store, measures.members_of_store, partial(measures.covered, SMALL)
+NOT = [np.nan] * 3
 
 
-def test_turns_are_covered_by_one_of_their_observations():
-    asked = slates("xbz", "zxy", "xbz", "abc", "abc")
-    seen = measures.covered(SMALL, found(), *asked, "observation")
-    # x covers a, though y was drawn from it too; of a and d only a can be covered; d cannot, and is left out
-    np.testing.assert_equal(seen[:, 0].T, [[1, 1, 1], [1, 1, 1], [1, 1, 1], [np.nan] * 3, [np.nan] * 3])
-    either = measures.covered(SMALL, found(), *asked)
-    np.testing.assert_equal(either[:, 0].T, [[1, 1, 1], [1, 1, 1], [0, 1, 0.5], [0, 0, 0], [np.nan] * 3])
-    # an observation of another turn covers nothing
-    partly = measures.covered(SMALL, found(), *slates("zbc", "abx"), "observation")
-    np.testing.assert_equal(partly[:, 0].T, [[0, 0, 0], [0, 0, 0]])
+@pytest.mark.parametrize(
+    ("chosen", "measure", "expected"),
+    [
+        (
+            ("axz", "bxz", "adz", "dxz", "abc"),
+            (of_store, "dialogue"),
+            [[1, 1, 1], [0, 1, 0.5], [1] * 3, [1] * 3, NOT],
+        ),
+        (("axz", "bxz", "adz", "dxz", "abc"), (of_store, "observation"), [[0, 1, 0.5], [1] * 3, [0] * 3, NOT, NOT]),
+        # x covers a, though y was drawn from it too; of a and d only a can be covered; d cannot, and is left out
+        (("xbz", "zxy", "xbz", "abc", "abc"), (covered, "observation"), [[1] * 3, [1] * 3, [1] * 3, NOT, NOT]),
+        (("xbz", "zxy", "xbz", "abc", "abc"), (covered,), [[1] * 3, [1] * 3, [0, 1, 0.5], [0] * 3, NOT]),
+        # an observation of another turn covers nothing
+        (("zbc", "abx"), (covered, "observation"), [[0] * 3, [0] * 3]),
+        (("abc", "axy", "xyz"), (members_of_store, "observation"), [[0], [2], [3]]),
+        # questions that a seed does not have count nowhere
+        ((None, "bxz", None), (of_store, "dialogue"), [NOT, [0, 1, 0.5], NOT]),
+        ((None, "bxz", None), (covered,), [NOT, [1] * 3, NOT]),
+        ((None, "bxz", None), (members_of_store, "observation"), [[np.nan], [2], [np.nan]]),
+    ],
+)
+def test_slates_by_hand(chosen, measure, expected):
+    function, *store = measure
+    np.testing.assert_equal(function(found(), *slates(*chosen), *store)[:, 0].T, expected)
 
 
-def test_questions_that_a_seed_does_not_have_count_nowhere():
-    asked = slates(None, "bxz", None)
-    for values in (
-        measures.of_store(found(), *asked, "dialogue"), measures.covered(SMALL, found(), *asked),
-        measures.members_of_store(found(), *asked, "observation"),
-    ):  # fmt: skip
-        assert np.isnan(values[:, 0, [0, 2]]).all() and not np.isnan(values[:, 0, 1]).any()
-
-
-def test_how_many_of_a_store_are_chosen():
-    np.testing.assert_equal(
-        measures.members_of_store(found(), *slates("abc", "axy", "xyz"), "observation"), [[[0, 2, 3]]]
-    )
-
-
-def test_a_store_that_was_not_searched_is_refused():
-    alone = found(store="dialogue")
-    with pytest.raises(ValueError, match="'observations' was not searched, did you mean 'observation'"):
-        measures.of_store(found(), *slates("abc"), "observations")
-    with pytest.raises(ValueError, match="'observation' was not searched; searched: dialogue"):
-        measures.members_of_store(alone, *slates("abc"), "observation")
+@pytest.mark.parametrize(
+    ("function", "searched", "store", "message"),
+    [
+        (of_store, "both", "observations", "'observations' was not searched, did you mean 'observation'"),
+        (members_of_store, "dialogue", "observation", "'observation' was not searched; searched: dialogue"),
+    ],
+)
+def test_a_store_that_was_not_searched_is_refused(function, searched, store, message):
+    with pytest.raises(ValueError, match=message):
+        function(found(store=searched), *slates("abc"), store)
 
 
 @given(st.lists(st.permutations(NAMES), min_size=5, max_size=5))
 def test_the_readings_are_ordered(orders):
     asked = slates(*("".join(order[:3]) for order in orders))
-    linked, seen = (
-        measures.of_store(found(), *asked, "observation"), measures.covered(SMALL, found(), *asked, "observation"),
-    )  # fmt: skip
+    linked, seen = (function(found(), *asked, "observation") for function in (of_store, covered))
     counted = ~np.isnan(linked)
     assert np.array_equal(counted, ~np.isnan(seen))  # the two readings count the same questions
     assert (seen[0][counted[0]] >= linked[0][counted[0]]).all()  # all linked observations cover all their turns
-    turns = measures.of_store(found(), *asked, "dialogue")
-    np.testing.assert_array_equal(turns, measures.covered(SMALL, found(), *asked, "dialogue"))
-    either = measures.covered(SMALL, found(), *asked)
+    turns, either = of_store(found(), *asked, "dialogue"), covered(found(), *asked)
+    np.testing.assert_array_equal(turns, covered(found(), *asked, "dialogue"))
     assert (either[2][~np.isnan(turns[2])] >= turns[2][~np.isnan(turns[2])]).all()
-    numbers = sum(measures.members_of_store(found(), *asked, store) for store in ("dialogue", "observation"))
-    assert (numbers == 3).all()
+    assert (sum(members_of_store(found(), *asked, store) for store in ("dialogue", "observation")) == 3).all()
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +106,14 @@ def answered():
 
 def test_both_stores_together_are_the_measure_of_the_run(answered):
     _, of_toy, (values, queries, chosen) = answered
-    turns, seen = (measures.of_store(of_toy, queries, chosen, store) for store in ("dialogue", "observation"))
-    each = np.stack([turns[0], seen[0]])
-    np.testing.assert_array_equal(np.where(np.isnan(each).any(0), np.nan, each.min(0)), values[0])
-    any_of = np.stack([turns[1], seen[1]])
-    np.testing.assert_array_equal(np.where(np.isnan(any_of).any(0), np.nan, any_of.max(0)), values[1])
+    each = np.stack([measures.of_store(of_toy, queries, chosen, store) for store in ("dialogue", "observation")])
+    for whole, number in ((each.min(0), 0), (each.max(0), 1)):  # all of both, any of either; NaN where one has none
+        np.testing.assert_array_equal(whole[number], values[number])
 
 
 def test_one_store_alone_is_searched_alone():
     setting = Setting(dataset="toy", store="observation", seeds=2)
-    of_toy = settings.candidates_of(settings.Setting(dataset="toy", store="observation"), 20)
+    of_toy = settings.candidates_of(setting, 20)
     values, queries, chosen = runs.answers(setting, "retriever")
     np.testing.assert_array_equal(measures.of_store(of_toy, queries, chosen, "observation"), values)
     assert (measures.members_of_store(of_toy, queries, chosen, "observation") == 5).all()
