@@ -7,7 +7,6 @@ from importlib import resources
 from typing import NamedTuple
 
 from earlib import paths
-
 from earlib.core.config import near
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
