@@ -51,15 +51,24 @@ class Times(NamedTuple):
 
 @contextmanager
 def stored(blocks, dimension):
-    """Yield `count -> [count, d]`, a new mapping of the first rows of a file that has no name and leaves nothing."""
+    """Yield `count -> [count, d]`, a new mapping of the first rows of a file that has no name and leaves nothing.
+
+    With `mapped=False` it is a copy in memory, read from the file: a copy of a mapping would hold the bank twice.
+    """
     paths.cache().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=paths.cache()) as file:
         for block in blocks:
             file.write(np.ascontiguousarray(block, np.float32))
         file.flush()
         os.fsync(file.fileno())  # so that writing does not go on while reading is timed
-        # copy on write: torch warns of read-only memory, though it only reads here
-        yield lambda count: torch.from_numpy(np.memmap(file, np.float32, "c", shape=(count, dimension)))
+
+        def opened(count, mapped=True):
+            if mapped:  # copy on write: torch warns of read-only memory, though it only reads here
+                return torch.from_numpy(np.memmap(file, np.float32, "c", shape=(count, dimension)))
+            file.seek(0)
+            return torch.from_numpy(np.fromfile(file, np.float32, count * dimension)).view(count, dimension)
+
+        yield opened
 
 
 def random_unit(count, dimension, purpose):
@@ -206,7 +215,7 @@ def time_random(memories, dimension, queries, names):
     gold = torch.zeros(queries, Config().depth, dtype=torch.bool)
     with stored(random_unit(max(memories), dimension, "memories"), dimension) as opened:
         for storage in STORAGES:
-            held = opened(max(memories)).clone() if storage == "memory" else None
+            held = opened(max(memories), mapped=False) if storage == "memory" else None
             for count in memories:
                 bank = (lambda: opened(count)) if held is None else (lambda: held[:count])  # noqa: B023
                 yield count, storage, time_methods(bank, query, [(0, count)] * queries, gold, names)
