@@ -65,16 +65,11 @@ class Distances(NamedTuple):
 def load_diagnostic():
     """Load the paper's diagnostic queries and the memories that were written for them."""
     content = paths.read_yaml(DIAGNOSTIC)
-    memories, gold = content["memories"], content["gold"]
     asked = sorted(paper.reported("tab11"), key=lambda row: row["query"])
-    return Diagnostic(
-        queries=tuple(row["text"] for row in asked),
-        requires=np.array([row["memory"] for row in asked]),
-        memories=tuple(memory["text"] for memory in memories),
-        ids=tuple(memory["id"] for memory in memories),
-        stores=np.array([memory["store"] for memory in memories]),
-        gold=np.array([[memory["id"] in gold[row["query"]] for memory in memories] for row in asked]),
-    )
+    texts, ids, stores = zip(*((one["text"], one["id"], one["store"]) for one in content["memories"]), strict=True)
+    gold = np.array([[id in content["gold"][row["query"]] for id in ids] for row in asked])
+    requires = np.array([row["memory"] for row in asked])
+    return Diagnostic(tuple(row["text"] for row in asked), requires, texts, ids, np.array(stores), gold)
 
 
 def distances(diagnostic, encoder, weights=None):
@@ -132,13 +127,12 @@ def over_questions(values, requires):
 
 def with_interval(by_adapter, others=None):
     """The mean of R values, or of R minus C others, with its 95 % t interval (Welch's for two samples)."""
-    samples = [by_adapter] if others is None else [by_adapter, others]
+    samples = [one for one in (by_adapter, others) if one is not None]
     mean = float(by_adapter.mean() - (0 if others is None else others.mean()))
+    low = high = mean  # constant samples: the t test is undefined
     if min(map(len, samples)) < 2:
-        low, high = None, None
-    elif all(np.ptp(sample) < 1e-12 for sample in samples):  # constant: the t test is undefined
-        low, high = mean, mean
-    else:
+        low = high = None
+    elif any(np.ptp(sample) >= 1e-12 for sample in samples):
         tested = ttest_1samp(by_adapter, 0) if others is None else ttest_ind(*samples, equal_var=False)
         low, high = map(float, tested.confidence_interval())
     return {"difference": mean, "difference_low": low, "difference_high": high}
@@ -249,5 +243,5 @@ def moved(record):
     ours = ends.assign(before=ends["measured_before"], after=ends["measured"])
     theirs = ends.assign(adapter="paper", before=ends["reported_before"], after=ends["reported"], std=None)
     both = pd.concat([theirs[ends["reported"].notna()], ours], ignore_index=True)
-    both = both[["query", "requires", "adapter", "before", "after", "std"]]
-    return both.astype({"before": float, "after": float, "std": float})
+    numbers = dict.fromkeys(("before", "after", "std"), float)
+    return both[["query", "requires", "adapter", *numbers]].astype(numbers)

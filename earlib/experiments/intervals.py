@@ -130,9 +130,8 @@ def _few_or_resampled(total, weight):
     gaps = gaps[np.abs(gaps) > 1e-12]
     if not 0 < len(gaps) < FEW:
         return _resampled(total, weight)
-    share = binomtest(int((gaps > 0).sum()), len(gaps)).proportion_ci()
-    size = np.abs(gaps).sum() / weight.sum()
-    return (2 * share.low - 1) * size, (2 * share.high - 1) * size
+    share = np.array(binomtest(int((gaps > 0).sum()), len(gaps)).proportion_ci())
+    return tuple((2 * share - 1) * (np.abs(gaps).sum() / weight.sum()))
 
 
 def _over_conversations(total, weight):

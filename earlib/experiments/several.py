@@ -91,26 +91,24 @@ def by_split(made):
     Left out are benchmarks of one conversation, and those in which each question has a conversation of its own
     (LongMemEval): there every split is by conversation.
     """
-    apart = [one for one in made if one.split != "conversation" and _holds_conversations_out(one.dataset)]
-    return [*made, *(one.model_copy(update={"split": "conversation"}) for one in apart)]
+    apart = []
+    for one in made:
+        scopes = [query.scope for query in benchmark(one.dataset).asked]
+        if one.split != "conversation" and 1 < len(set(scopes)) < len(scopes):
+            apart.append(one.model_copy(update={"split": "conversation"}))
+    return [*made, *apart]
 
 
 def words(setting):
     """A setting in words, for a title: "LoCoMo, MiniLM, random split"."""
-    names = (setting.dataset, setting.encoder, setting.split)
-    return "{}, {}, {} split".format(*map(paper.label, names))
-
-
-def _holds_conversations_out(dataset):
-    asked = benchmark(dataset).asked
-    return 1 < len({query.scope for query in asked}) < len(asked)
+    return ", ".join(map(paper.label, (setting.dataset, setting.encoder, setting.split))) + " split"
 
 
 def ends(rows, x):
     """Keys of the last points of the curves in rows, whose place is `x`: of each setting {"dataset": ..., x: ...}."""
-    last = {}
+    keys, last = ("dataset", "encoder", "split"), {}
     for row in rows:
         if row.get(x) is not None:
-            setting = tuple(row[key] for key in ("dataset", "encoder", "split"))
+            setting = tuple(row[key] for key in keys)
             last[setting] = max(row[x], last.get(setting, 0))
-    return [dict(zip(("dataset", "encoder", "split", x), (*setting, at), strict=True)) for setting, at in last.items()]
+    return [dict(zip(keys, setting, strict=True)) | {x: at} for setting, at in last.items()]

@@ -50,15 +50,12 @@ def tally(rows):
     A printed Recall@5 with which both definitions are compared counts by the strict one.
     """
     keys = ("reported_dataset", "reported_encoder", "variant", "metric", "printed")
-    counts, seen = Counter(), set()
+    first = {}
     for row in rows:
-        number = key_of(row)
-        if row.get("printed"):
-            number = tuple(str(row.get(key)).removeprefix("fractional ") for key in keys)
-        if number not in seen:
-            counts.update(filter(None, (row["verdict"], row.get("difference_verdict"))))
-        seen.add(number)
-    return counts
+        number = tuple(str(row.get(key)).removeprefix("fractional ") for key in keys)
+        first.setdefault(number if row.get("printed") else key_of(row), row)
+    found = (verdict for row in first.values() for verdict in (row["verdict"], row.get("difference_verdict")))
+    return Counter(filter(None, found))
 
 
 def judge(rows, id):
