@@ -118,18 +118,18 @@ def test_verdicts_of_a_record():
     assert [row["verdict"] for row in found] == ["agrees", "nearly", "agrees"]
 
 
-def test_in_the_papers_setting_the_difference_is_judged_too():
-    own = ({"id": "tab03"}, "locomo", "contriever")
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "verdict"),
+    [(25.0, 20.0, 30.0, "agrees"), (2.0, 1.0, 3.0, "differs"), (25.0, 10.0, 40.0, "too few questions")],
+)
+def test_in_the_papers_setting_the_difference_is_judged_too(difference, low, high, verdict):
+    own, gap = ({"id": "tab03"}, "locomo", "contriever"), {"difference_low": low, "difference_high": high}
     printed = [paper.value("tab03", variant=name, dataset="locomo", encoder="contriever") for name in ("ear", "rmm")]
-    found = []
-    for gap in ((25.0, 20.0, 30.0), (2.0, 1.0, 3.0), (25.0, 10.0, 40.0)):
-        keys = dict(zip(("difference", "difference_low", "difference_high"), gap, strict=True))
-        ear = measured("ear", printed[0], *own, compared_with="rmm", **keys)
-        ear |= {"low": printed[0] - 3, "high": printed[0] + 3}
-        found.append(judged(measured("rmm", printed[1], *own), ear)[1])
-    assert {row["verdict"] for row in found} == {"agrees"}
-    assert [row["difference_verdict"] for row in found] == ["agrees", "differs", "too few questions"]
-    assert records.shown(found[1]) == "agrees; difference differs"
+    ear = measured("ear", printed[0], *own, compared_with="rmm", difference=difference, **gap)
+    ear |= {"low": printed[0] - 3, "high": printed[0] + 3}
+    found = judged(measured("rmm", printed[1], *own), ear)[1]
+    assert (found["verdict"], found["difference_verdict"]) == ("agrees", verdict)
+    assert records.shown(found) == f"agrees; difference {verdict}"
 
 
 def test_latency_and_counts_without_an_interval_are_not_judged_and_a_printed_number_counts_once():
@@ -177,11 +177,12 @@ def test_a_comparison_can_name_other_keys():
 
 
 @pytest.mark.parametrize("profile", ["smoke", "laptop", "laptop-large"])
-def test_the_verdicts_of_committed_records_follow_from_their_numbers(profile):
+def test_committed_records_do_not_differ_from_themselves_and_verdicts_follow_from_their_numbers(profile):
     for file in (paths.reference() / profile).glob("*.json"):
         stored = records.load(file.stem, profile, paths.reference())
         head = [stored[key] for key in ("id", "title", "profile", "parameters", "provenance")]
         assert records.record(*head, stored["rows"])["rows"] == stored["rows"], file.stem
+        assert records.changes(stored, json.loads(file.read_text())) == [], file.stem
 
 
 # -- what a record refuses

@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from earlib import paths, records
+from earlib import paths
 from earlib.harness import notebooks
 from earlib.harness.pictures import alike
 
@@ -233,10 +233,3 @@ def test_what_is_missing_or_broken_is_written(run):
         json.loads(there()[f"{NAME}.{kind}"])
     shutil.rmtree(folder)
     assert run() is None and set(there()) == set(whole)
-
-
-@pytest.mark.parametrize("profile", ["smoke", "laptop", "laptop-large"])
-def test_no_committed_record_differs_from_itself(profile):
-    for file in (paths.reference() / profile).glob("*.json"):
-        record = records.load(file.stem, profile, paths.reference())
-        assert records.changes(record, json.loads(file.read_text())) == []

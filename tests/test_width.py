@@ -30,11 +30,13 @@ def test_scores_stay_and_candidates_too(d, more, seed):
     assert turned.index is plain.index and turned.gold is plain.gold
 
 
-def test_the_map_prefers_no_axis_and_is_its_seeds_own(found):  # noqa: F811
+def test_the_map_prefers_no_axis_is_its_seeds_own_and_keeps_the_dtype(found):  # noqa: F811
     turned = found.rotated(256)
     again, other = found.rotated(256), found.rotated(256, seed=1)
     assert (turned.bank == again.bank).all() and not torch.allclose(turned.bank, other.bank)
     assert turned.bank.square().mean(0).max() < 20 / 256  # the weight of a row is spread over all axes
+    single = dataclasses.replace(found, query=found.query.float(), bank=found.bank.float()).rotated(64)
+    assert single.query.dtype == single.bank.dtype == torch.float32
 
 
 def test_fewer_dimensions_are_refused(found):  # noqa: F811
@@ -66,8 +68,3 @@ def test_a_setting_asks_for_a_width_and_its_run_is_another(monkeypatch, tmp_path
     assert len(list((tmp_path / "runs").iterdir())) == 2
     with pytest.raises(ValueError, match="width = 100: expected at least 384"):
         settings.candidates_of(narrow.model_copy(update={"width": 100}), 20)
-
-
-def test_the_dtype_stays(found):  # noqa: F811
-    single = dataclasses.replace(found, query=found.query.float(), bank=found.bank.float()).rotated(64)
-    assert single.query.dtype == single.bank.dtype == torch.float32
