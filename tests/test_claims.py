@@ -17,7 +17,7 @@ from test_paper import at_place
 from earlib import claims, paper, paths, records
 from earlib.claims import evidence, on_paper, on_records, rule, tables
 from earlib.claims.evidence import Runs
-from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Part, inside
+from earlib.claims.rule import OPEN, REFUTED, SUPPORTED, Part, judged
 from earlib.core.config import Config
 from earlib.experiments.comparisons import READINGS
 from earlib.experiments.settings import Setting
@@ -140,22 +140,22 @@ def intervals(draw):
 
 @given(intervals(), st.floats(0, 30), number, st.floats(0.1, 40))
 def test_a_wider_interval_decides_less(part, more, above, width):
-    narrow = inside([part], above, above + width).verdict
-    wide = inside([part._replace(low=part.low - more, high=part.high + more)], above, above + width).verdict
+    narrow = judged(part, above, above + width).verdict
+    wide = judged(part._replace(low=part.low - more, high=part.high + more), above, above + width).verdict
     assert wide in (narrow, OPEN)
     mirrored = Part("x", -part.value, -part.high, -part.low)
-    assert inside([mirrored], -above - width, -above).verdict == narrow
+    assert judged(mirrored, -above - width, -above).verdict == narrow
 
 
 def test_the_rule_by_example():
-    assert inside([Part("x", 3, 1, 5)], above=0).verdict == SUPPORTED
-    assert inside([Part("x", 3, 0, 5)], above=0).verdict == OPEN  # the edge does not belong to the region
-    assert inside([Part("x", -3, -5, 0)], above=0).verdict == OPEN
-    assert inside([Part("x", -3, -5, -1)], above=0).verdict == REFUTED
-    assert inside([Part("x", 600, 40, math.inf)], below=81).verdict == OPEN
-    assert inside([Part("x", math.inf, 120, math.inf)], below=81).verdict == REFUTED
+    assert judged(Part("x", 3, 1, 5), above=0).verdict == SUPPORTED
+    assert judged(Part("x", 3, 0, 5), above=0).verdict == OPEN  # the edge does not belong to the region
+    assert judged(Part("x", -3, -5, 0), above=0).verdict == OPEN
+    assert judged(Part("x", -3, -5, -1), above=0).verdict == REFUTED
+    assert judged(Part("x", 600, 40, math.inf), below=81).verdict == OPEN
+    assert judged(Part("x", math.inf, 120, math.inf), below=81).verdict == REFUTED
     with pytest.raises(rule.Undecidable):
-        inside([])
+        rule.both()
 
 
 def test_the_passage_of_a_curve_has_an_interval():
@@ -176,7 +176,7 @@ def test_the_budget_is_the_last_evaluation_within_it():
 
 @given(st.lists(st.tuples(intervals(), st.booleans()), min_size=1, max_size=5))
 def test_what_is_missing_leaves_a_claim_open_unless_a_part_is_against_it(parts):
-    found = [inside([part], above=0) if there else rule.Finding(OPEN, "missing") for part, there in parts]
+    found = [judged(part, above=0) if there else rule.Finding(OPEN, "missing") for part, there in parts]
     whole = rule.both(*found)
     verdicts = {one.verdict for one in found}
     assert whole.verdict == (REFUTED if REFUTED in verdicts else OPEN if OPEN in verdicts else SUPPORTED)
@@ -188,11 +188,11 @@ def test_what_is_missing_leaves_a_claim_open_unless_a_part_is_against_it(parts):
 def test_what_is_open_names_its_bound_and_what_more_of_would_decide_it():
     part = Part("x", 2.0, -2.0, 6.0, sampled="questions", n=300)
     told = "x: 2 [-2, 6], bound 0, decided by about 4 times as many questions (1,200 a seed in place of 300)"
-    assert inside([part], above=0).reason == told
-    assert "4 times as many conversations" in inside([part._replace(sampled="conversations", n=None)], above=0).reason
-    assert inside([part._replace(value=0.0)], above=0).reason.endswith("bound 0, on which the value lies")
-    assert "bound -1 and 3, decided by about 16 times" in inside([part], above=-1, below=3).reason
-    assert inside([Part("x", 600, 40, math.inf)], below=81).reason == "x: 600 [40, never], bound 81"
+    assert judged(part, above=0).reason == told
+    assert "4 times as many conversations" in judged(part._replace(sampled="conversations", n=None), above=0).reason
+    assert judged(part._replace(value=0.0), above=0).reason.endswith("bound 0, on which the value lies")
+    assert "bound -1 and 3, decided by about 16 times" in judged(part, above=-1, below=3).reason
+    assert judged(Part("x", 600, 40, math.inf), below=81).reason == "x: 600 [40, never], bound 81"
 
 
 @pytest.mark.parametrize("low, high, word", [

@@ -11,27 +11,17 @@ from earlib.claims.rule import OPEN, OPPOSITE, Finding, Undecidable
 from earlib.core.config import Config
 
 STEADY = ("gain", "observations", "delta_moved")  # metrics that machines agree on; passages and times vary
-USUAL = {"metric": "gain", "number": None, "together": False, "datasets": [], "encoders": []}
-USUAL["apart"] = ["dataset", "encoder"]
+EDGES = ("above", "below")
 
 
 @cache
 def claim_texts():
     """The claims of `claims.yaml` by id, each with its section."""
-    sections = paper.claims_source()["claims"].items()
-    return {id: {"section": section, **USUAL, **one} for section, ones in sections for id, one in ones.items()}
-
-
-def _ask(rules, question, *given):
-    """The finding of a rule with its arguments, of all of several, or that a claim is not decidable for a reason."""
-    if isinstance(question, str):
-        return Finding(OPEN, question)
-    if isinstance(question, list):
-        return rule.both(*(_ask(rules, one, *given) for one in question))
-    try:
-        return getattr(rules, question["rule"])(*given, **{key: question[key] for key in question if key != "rule"})
-    except Undecidable as error:
-        return Finding(OPEN, str(error))
+    source = paper.claims_source()
+    sections = source["claims"].items()
+    return {
+        id: {"section": section, **source["usual"], **one} for section, ones in sections for id, one in ones.items()
+    }
 
 
 def decide(id, runs):
@@ -46,62 +36,69 @@ def decide(id, runs):
     return _ask(on_paper, claim["printed"]), main, unseen
 
 
+def _ask(rules, question, *given, around=None):
+    """The finding on the parts that a rule finds with its arguments, on all of several, or why there is none."""
+    if isinstance(question, str):
+        return Finding(OPEN, question)
+    if isinstance(question, list):
+        return rule.both(*(_ask(rules, one, *given) for one in question))
+    edges = {key: question[key] for key in EDGES if key in question}
+    keys = {key: value for key, value in question.items() if key not in ("rule", "around", "note", *EDGES)}
+    try:
+        found = getattr(rules, question["rule"])(*given, **keys)
+        found = [one if isinstance(one, Finding) else rule.judged(one, **edges, around=around) for one in found]
+        whole = rule.both(*found)
+    except Undecidable as error:
+        return Finding(OPEN, str(error))
+    return whole._replace(reason=whole.reason + question.get("note", ""))
+
+
 def _measured(claim, runs):
-    found, places = [], _places(claim, runs)
+    found, places, question = [], _places(claim, runs), claim["measured"]
+    stated = question.get("around", {}) if isinstance(question, dict) else {}
     for dataset, encoder in places:
         here = runs._replace(dataset=dataset, encoder=encoder)
-        one = _ask(on_records, claim["measured"], here)
+        around = stated.get(dataset) if encoder == paper.DEFAULT_ENCODER else None
         where = ", ".join(paper.label(name) for name in (dataset, encoder) if name)
-        for piece in one.pieces or (one,):
+        for piece in rule.both(_ask(on_records, question, here, around=around)).pieces:
             piece = _read(piece, here) if runs.split == MAIN else piece
             if dataset not in (None, *paper.DATASETS):
                 piece = piece._replace(verdict=OPEN, reason=f"made dialogues; {piece.reason}")
-            if piece.part is not None and piece.part.sees_gold:
+            if piece.part:
                 place = {"dataset": dataset, "encoder": encoder, **(piece.part.place or {})}
-                piece = piece._replace(part=piece.part._replace(place=place))
-            if piece.part is not None and len(places) > 1:
-                piece = piece._replace(reason=f"{where}, {piece.reason}")
+                told = f"{where}, " if len(places) > 1 else ""
+                piece = piece._replace(part=piece.part._replace(place=place), reason=told + piece.reason)
             found.append(piece._replace(name=", ".join(filter(None, [where, piece.name]))))
     return rule.both(*found)
 
 
 def _places(claim, runs):
     """Settings in which a claim is judged: those that its words name, and those of its records."""
-    held = {}
-    for short in _ids(claim["measured"]):
-        for row in runs.records.get(short, {"rows": ()})["rows"]:
-            if row["measured"] is not None and row["encoder"] and row["metric"] not in ("dimension", "model_size"):
-                held[row["dataset"], row["encoder"]] = True
-    datasets = dict.fromkeys([*(dataset for dataset, _ in held), *claim["datasets"]])
-    if set(datasets) - set(paper.DATASETS):  # made dialogues stand for all
-        datasets = {dataset: None for dataset in datasets if dataset not in paper.DATASETS}
-        claim = {**claim, "encoders": []}
+    rows = [row for short in RECORDS if f"'{short}'" in str(claim["measured"]) for row in runs.rows(short)]
+    rows = [row for row in rows if row["measured"] is not None and row["metric"] not in ("dimension", "model_size")]
+    held = dict.fromkeys((row["dataset"], row["encoder"]) for row in rows if row["encoder"])
+    datasets, encoders = dict.fromkeys([*(dataset for dataset, _ in held), *claim["datasets"]]), claim["encoders"]
+    if made := [dataset for dataset in datasets if dataset not in paper.DATASETS]:  # they stand for all
+        datasets, encoders = made, []
     usual = [encoder for _, encoder in held][:1] or [None]
     for dataset in datasets:
-        if claim["encoders"] or all(dataset != one for one, _ in held):
-            held |= dict.fromkeys((dataset, encoder) for encoder in claim["encoders"] or usual)
+        if encoders or dataset not in dict(held):
+            held |= dict.fromkeys((dataset, encoder) for encoder in encoders or usual)
     chosen = [place for place in held if place[0] in datasets] or [(None, None)]
     apart = [key in claim["apart"] for key in ("dataset", "encoder")]
     return [*dict.fromkeys((one[0] if apart[0] else None, one[1] if apart[1] else None) for one in chosen)]
 
 
-def _ids(question):
-    """First parts of the ids of the records that a rule reads."""
-    if isinstance(question, dict | list):
-        return [id for one in (question.values() if isinstance(question, dict) else question) for id in _ids(one)]
-    return [question] if question in RECORDS else []
-
-
 def _read(piece, runs):
     """The finding on a part with the readings under which it stands; what one decides the other way depends on it."""
-    if piece.region is None or piece.part is None or piece.part.pair is None:
+    if piece.region is None or piece.part.pair is None:
         return piece
     tried = under_readings(runs, piece.part.pair).items()
     tried = {": ".join(one): rule.judged(part, *piece.region).verdict for one, part in tried}
-    same = sum(verdict == piece.verdict for verdict in tried.values())
+    same, opposite = [*tried.values()].count(piece.verdict), OPPOSITE.get(piece.verdict)
     piece = piece._replace(readings=f"{same} of {len(tried)}" if tried else None)
-    against = ", ".join(one for one, verdict in tried.items() if verdict == OPPOSITE.get(piece.verdict))
-    told = f"{piece.reason}; {OPPOSITE.get(piece.verdict)} under {against}"
+    against = ", ".join(one for one, verdict in tried.items() if verdict == opposite)
+    told = f"{piece.reason}; {opposite} under {against}"
     return piece._replace(verdict=rule.DEPENDS, reason=told) if against else piece
 
 
@@ -140,7 +137,7 @@ def claim_rows(runs):
             values = {"decided": found.verdict, "reason": found.reason, **_values(found.part, tested)}
             if len(found.pieces) > 1:
                 values["parts"] = {piece.name: piece.told for piece in found.pieces}
-            if found.part is not None and found.part.sees_gold:
+            if found.part and found.part.sees_gold:
                 values["beside"] = _beside(every._replace(split=split), found.part)
             if split == MAIN:
                 values |= {"readings": found.readings, "reported_verdict": printed.verdict}
@@ -153,7 +150,7 @@ def claim_rows(runs):
 
 def _tested(findings):
     """Corrected p (Holm) of each distinct comparison among the parts of the ledger."""
-    parts = [piece.part for found in findings for piece in found.pieces if piece.part is not None]
+    parts = [piece.part for found in findings for piece in found.pieces if piece.part]
     raw = {part.comparison: part.p for part in reversed(parts) if part.comparison and part.p is not None}
     return dict(zip(raw, map(float, rule.holm([*raw.values()])), strict=True))
 

@@ -1,7 +1,9 @@
 """Evidence for claims: values of recorded runs, and differences that the paper prints."""
 
 import math
+from contextlib import suppress
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 from earlib import paper, paths, records
@@ -34,11 +36,14 @@ class Runs(NamedTuple):
         """The runs with the rows of the other profiles; where two have one row, this profile's counts."""
         joined = {}
         for short in {**self.records, **self.more}:
-            found = [*reversed(self.more.get(short, ())), *filter(None, [self.records.get(short)])]
-            rows = sum((record["rows"] for record in found), [])
-            rows = sorted(rows, key=lambda row: row["measured"] is not None)
-            joined[short] = {**found[-1], "rows": [*{records.key_of(row): row for row in rows}.values()]}
+            found = [*reversed(self.more.get(short, ())), {"rows": self.rows(short)}]
+            rows = sorted((row for one in found for row in one["rows"]), key=lambda row: row["measured"] is not None)
+            joined[short] = {"rows": [*{records.key_of(row): row for row in rows}.values()]}
         return self._replace(records=joined)
+
+    def rows(self, id):
+        """All rows of a record, none of an absent one."""
+        return self.records.get(id, {"rows": ()})["rows"]
 
 
 def read_runs(profile, present, also=(), folder=None):
@@ -59,16 +64,14 @@ def read_runs(profile, present, also=(), folder=None):
     Runs
     """
     runs = Runs(profile, present, {}, {}, {})
-    for one, (short, notebook) in product((profile, *also), RECORDS.items()):
+    for short, notebook in RECORDS.items():
         try:
-            record = _usable(notebook, one, present, folder or paths.records())
+            runs.records[short] = _usable(notebook, profile, present, folder or paths.records())
         except Undecidable as error:
-            if one == profile:
-                runs.absent[short] = f"{error}; make it with `python -m earlib.run {notebook} --profile {profile}`"
-        else:
-            if one == profile:
-                runs.records[short] = record
-            else:
+            runs.absent[short] = f"{error}; make it with `python -m earlib.run {notebook} --profile {profile}`"
+        for one in also:
+            with suppress(Undecidable):
+                record = _usable(notebook, one, present, folder or paths.records())
                 runs.more.setdefault(short, []).append(record)
     return runs
 
@@ -112,95 +115,90 @@ def measured_rows(runs, id, **where):
     """
     if id not in runs.records:
         raise Undecidable(runs.absent[id])
-    setting = {"dataset": runs.dataset, "encoder": runs.encoder, **where}
-    alone = runs.split == UNSEEN and setting["dataset"] != "longmemeval"
-    usual = {"split": (None, "conversation") if alone else (None, "random", "fixed"), "over": None}
-    where = {**usual, **setting}
-    rows = runs.records[id]["rows"]
-    found = records.matching(rows, where)
-    held = [row for row in found if row["measured"] is not None]
-    own = [row for row in held if row.get("llm") in (None, paper.LANGUAGE_MODEL)]
-    if own:
+    where = {"dataset": runs.dataset, "encoder": runs.encoder, **where}
+    alone = runs.split == UNSEEN and where["dataset"] != "longmemeval"
+    asked = {"split": (None, "conversation") if alone else (None, "random", "fixed"), "over": None, **where}
+    held = [row for row in records.matching(runs.rows(id), asked) if row["measured"] is not None]
+    if own := records.matching(held, {"llm": (None, paper.LANGUAGE_MODEL)}):
         return own
     if held:
         models = paper.label(held[0]["llm"]), paper.label(paper.LANGUAGE_MODEL)
         raise Undecidable("answers by the language model {} say nothing of those by {}".format(*models))
-    if alone and not records.matching(rows, {"split": "conversation"}):
+    if alone and not records.matching(runs.rows(id), {"split": "conversation"}):
         raise Undecidable(f"{RECORDS[id]} has no split by conversation")
-    kept = {key: where[key] for key in records.KEYS if key in where}
-    elsewhere = [records.matching(rows, one) for one in (kept, {key: kept[key] for key in kept if key != "encoder"})]
-    for row in sum(elsewhere, found):
-        if row["measured"] is None:
-            raise Undecidable(row["reason"])
-    asked = [value for value in setting.values() if isinstance(value, str | float | int)] + ["conversation"] * alone
-    raise Undecidable(f"{RECORDS[id]} has no row of {', '.join(paper.label(value) for value in asked)}")
+    for keys in (asked, records.KEYS, [key for key in records.KEYS if key != "encoder"]):
+        for row in records.matching(runs.rows(id), {key: asked[key] for key in keys if key in asked}):
+            if row["measured"] is None:
+                raise Undecidable(row["reason"])
+    told = [value for value in where.values() if isinstance(value, str | float | int)] + ["conversation"] * alone
+    raise Undecidable(f"{RECORDS[id]} has no row of {', '.join(map(paper.label, told))}")
+
+
+def one_row(runs, id, name="", **where):
+    """The one measured row of a record that fits."""
+    row, *more = measured_rows(runs, id, **where)
+    if more:
+        raise Undecidable(f"{len(more) + 1} rows of {RECORDS[id]} fit {name or where}")
+    return row
 
 
 def level(runs, id, **where):
     """The value of the one row of a record that fits."""
-    found = measured_rows(runs, id, **where)
-    if len(found) > 1:
-        raise Undecidable(f"{len(found)} rows of {RECORDS[id]} fit {where}")
-    return part_of(found[0])
+    return part_of(one_row(runs, id, **where))
 
 
-def part_of(row, value="measured"):
+def part_of(row, value="measured", **more):
     """A row's value or its paired `difference`, with its interval."""
     if row.get(value) is None:
         raise Undecidable(f"no {value} is recorded for {records.named(row)}")
     before = "" if value == "measured" else f"{value}_"
     low, high = (row[value] if row.get(f"{before}{end}") is None else row[f"{before}{end}"] for end in ("low", "high"))
-    unnamed = (*records.VALUES, *records.KEYS, "split", "over")
-    keys = [f"{paper.label(key)} {paper.label(row[key])}" for key in row if key not in unnamed and row[key] is not None]
-    names = filter(None, [paper.label(row["metric"]), paper.label(row["variant"] or ""), *keys])
-    sampled = "" if not row.get("split") else "conversations" if row["split"] == "conversation" else "questions"
-    found = Part(", ".join(names), row[value], low, high, bool(row.get("sees_gold")), sampled=sampled)
-    return found._replace(n=row.get("n_queries") if sampled == "questions" else None)
+    sampled = {None: "", "conversation": "conversations"}.get(row.get("split"), "questions")
+    n = row.get("n_queries") if sampled == "questions" else None
+    usual = {"name": "", "sees_gold": bool(row.get("sees_gold")), "sampled": sampled, "n": n, "p": row.get("p")}
+    return Part(value=row[value], low=low, high=high, **usual | more)
 
 
 def gap(runs, id, variant, other, metric="recall@5", sign=1, **where):
     """A variant minus another: their recorded pair or, without one, the range that their two intervals allow."""
     name = ", ".join([paper.label(metric), f"{paper.label(variant)} over {paper.label(other)}"])
-    for one, against, turn in ((variant, other, sign), (other, variant, -sign)):
-        for over in (against, None):
-            try:
-                found = measured_rows(runs, id, variant=one, metric=metric, over=over, **where)
-            except Undecidable:
-                continue
-            found = [row for row in found if row.get("difference") is not None]
-            pairs = [row for row in found if (row.get("compared_with") or {}).get("variant") == against]
-            if len(pairs) == 1:
-                alone = metric == "recall@5" and where.keys() <= {"dataset", "encoder"}
-                part = part_of(pairs[0], "difference")._replace(pair=(one, against, 1) if alone else None)
-                same = _comparison(pairs[0], variant, other, **where)
-                place = {"id": id, "variant": one, "metric": metric, **where}
-                return turned(part, turn)._replace(name=name, place=place, p=pairs[0].get("p"), comparison=same)
-    one, against = (level(runs, id, variant=each, metric=metric, **where) for each in (variant, other))
-    place = {"id": id, "variant": variant if one.sees_gold else other, "metric": metric, **where}
+    place = {"id": id, "metric": metric, **where}
+    ways = ((variant, other, sign), (other, variant, -sign))
+    for (one, against, turn), further in product(ways, (True, False)):
+        rows = []
+        with suppress(Undecidable):
+            rows = measured_rows(runs, variant=one, over=against if further else None, **place)
+        rows = [row for row in rows if (row.get("compared_with") or {}).get("variant") == against]
+        rows = [row for row in rows if row.get("difference") is not None]
+        if len(rows) == 1:
+            alone = metric == "recall@5" and where.keys() <= {"dataset", "encoder"}
+            about = {"place": place | {"variant": one}, "comparison": _comparison(*rows, variant, other, **where)}
+            about["pair"] = (one, against, 1) if alone else None
+            return turned(part_of(*rows, "difference", name=name, **about), turn)
+    one, against = (level(runs, variant=each, **place) for each in (variant, other))
+    place["variant"] = variant if one.sees_gold else other
     return turned(less(one, against, f"{name}, not paired"), sign)._replace(place=place)
 
 
 def paired(runs, name, sign=1, **where):
     """The recorded difference of the one row that fits to the row that it is compared with."""
-    row, *more = measured_rows(runs, **where)
-    if more:
-        raise Undecidable(f"{len(more) + 1} rows of {RECORDS[where['id']]} fit {name}")
+    row = one_row(runs, name=name, **where)
     same = ", ".join(filter(None, [row["dataset"], row["encoder"], row.get("split"), row["variant"], name]))
     place = {key: value for key, value in where.items() if key != "over"}
-    return turned(part_of(row, "difference"), sign)._replace(place=place, p=row.get("p"), comparison=same)
+    return turned(part_of(row, "difference", place=place, comparison=same), sign)
 
 
 def _comparison(row, variant, other, **where):
     """Name of a paired difference that is the same in every record that holds it, whatever its sign."""
-    keys = {key: str(where[key]) for key in sorted(where) if where[key] != USUAL.get(key) and key not in records.KEYS}
     about = (row["dataset"], row["encoder"], row.get("split"), row["metric"], " and ".join(sorted((variant, other))))
-    return ", ".join(filter(None, [*map(str, filter(None, about)), *(f"{key} {value}" for key, value in keys.items())]))
+    keys = [key for key in sorted(where) if where[key] != USUAL.get(key) and key not in records.KEYS]
+    return ", ".join([*filter(None, about), *(f"{key} {where[key]}" for key in keys)])
 
 
 def under_readings(runs, pair):
     """A paired difference under each reading of the paper (option, choice) that was tried on it; the split is none."""
     found, (variant, other, sign) = {}, pair
-    for row in runs.records.get("sensitivity", {"rows": ()})["rows"]:
+    for row in runs.rows("sensitivity"):
         turn = {(variant, other): sign, (other, variant): -sign}.get((row["variant"], row.get("over")))
         own = (row["dataset"], row["encoder"]) == (runs.dataset, runs.encoder)
         if own and turn and row.get("difference") is not None and row["choice"] not in ("default", "by conversation"):
@@ -209,30 +207,27 @@ def under_readings(runs, pair):
 
 
 def trajectory(runs, id, variant, x="training_queries", **where):
-    """The points of a curve after its start, (x, difference to the start), in order; the start is the retriever."""
+    """The points of a curve after its start, in order: by x the difference to the start, which is the retriever."""
     found = [row for row in measured_rows(runs, id, variant=variant, metric="recall@5", **where) if row.get(x)]
-    if len({row[x] for row in found}) < len(found) or not found:
+    points = {row[x]: part_of(row, "difference") for row in sorted(found, key=itemgetter(x))}
+    if len(points) < len(found) or not found:
         raise Undecidable(f"{RECORDS[id]} has no single curve of {paper.label(variant)} over {paper.label(x)}")
-    name = f"{paper.label(variant)} after {{:,.0f}} {paper.label(x)}"
-    points = sorted(found, key=lambda row: row[x])
-    made = [(row[x], part_of(row, "difference")._replace(name=name.format(row[x]))) for row in points]
-    at, last = made[-1]  # which the tables have too: the trained system over the retriever
+    # The end the tables have too: the trained system over the retriever.
+    (last,) = (row for row in found if row[x] == max(points))
     of = {key: value for key, value in where.items() if key != "fresh_slates" and (key, value) != ("epochs", 1)}
-    made[-1] = at, last._replace(p=points[-1].get("p"), comparison=_comparison(points[-1], variant, "retriever", **of))
-    return made
+    return points | {last[x]: points[last[x]]._replace(comparison=_comparison(last, variant, "retriever", **of))}
 
 
 def passage(points, name):
     """Where the curves of the means, the upper and the lower ends pass their start for good; infinite if never."""
-    at = [x for x, _ in points]
-    ends = [[getattr(part, end) for _, part in points] for end in ("value", "high", "low")]
-    found = [first_above(at, values, 0.0) for values in ends]
+    ends = ([getattr(part, end) for part in points.values()] for end in ("value", "high", "low"))
+    found = (first_above([*points], values, 0.0) for values in ends)
     return Part(name, *(math.inf if one is None else float(one) for one in found))
 
 
 def early(runs, id, variant, **where):
     """How a learner begins: the mean of its curve after 40 and after 80 training queries, over the retriever."""
-    points = dict(trajectory(runs, id, variant, **where))
+    points = trajectory(runs, id, variant, **where)
     if lacking := [x for x in EARLY if x not in points]:
         raise Undecidable(f"{RECORDS[id]} has no evaluation of {paper.label(variant)} after {lacking[0]} queries")
     parts, name = [points[x] for x in EARLY], f"{paper.label(variant)}, mean after {EARLY[0]} and {EARLY[1]} queries"

@@ -1,16 +1,12 @@
-"""Rules that decide a claim on the numbers that the paper prints; `claims.yaml` names them with their arguments."""
-
-import math
+"""Rules that find, in the numbers that the paper prints, the values on which a claim depends; as in `on_records`."""
 
 from earlib import paper
-from earlib.claims.rule import both, exact, inside, listed, rounds_to, turned
+from earlib.claims.rule import exact, rounds_to, turned
 
 TOWARDS = {"semantic": 1, "episodic": -1}  # Delta grows towards semantic memories
 
 
 def _gaps(id, variant, other, metrics=("recall@5",), other_id=None, sign=1, **keys):
-    """A variant minus another in the paper's own numbers, a part for each setting in which it prints both."""
-    found = []
     for metric in metrics:
         for row in paper.reported(id, variant=variant, metric=metric, **keys):
             same = {key: row[key] for key in ("dataset", "encoder", "store", "category") if key in row}
@@ -18,36 +14,29 @@ def _gaps(id, variant, other, metrics=("recall@5",), other_id=None, sign=1, **ke
             if against is not None:
                 names = ", ".join(paper.label(name) for name in (*same.values(), metric))
                 part = exact(f"{names}: {row['printed']} - {against}", row["value"] - paper.number(against))
-                found.append(turned(part, sign))
-    return found
+                yield turned(part, sign)
 
 
-def gaps(of, above=-math.inf, below=math.inf, note=""):
-    """Every printed difference lies in a region."""
-    found = inside([part for one in of for part in _gaps(**one)], above, below)
-    return found._replace(reason=found.reason + note)
+def gaps(of):
+    """A variant minus another, a part for each setting in which the paper prints both."""
+    for one in of:
+        yield from _gaps(**one)
 
 
-def _sums(keys, of):
-    """Sums of printed numbers, some with a minus; in percent of a further one, if any (`per`).
+def sums(keys, of, stated=None):
+    """Sums of printed numbers, some with a minus; in percent of a further one, if any (`per`); as the text `stated`.
 
     `{0}` in a name is the first number as it is printed.
     """
     for one in of:
-        plus, minus, per = ([keys | more for more in one.get(side, ())] for side in ("plus", "minus", "per"))
+        plus, minus, base = ([keys | more for more in one.get(side, ())] for side in ("plus", "minus", "per"))
         name = one["name"].format(*(paper.printed(**number) for number in plus + minus))
         value = sum(paper.value(**number) for number in plus) - sum(paper.value(**number) for number in minus)
-        yield exact(name, 100 * value / paper.value(**per[0]) if per else value)
+        part = exact(name, 100 * value / paper.value(**base[0]) if base else value)
+        yield rounds_to(part, *paper.reported(**stated)) if stated else part
 
 
-def sums(keys, of, above=-math.inf, below=math.inf, stated=None, note=""):
-    """Sums of printed numbers lie in a region, or round to a number that the text states."""
-    parts = [*_sums(keys, of)]
-    found = rounds_to(*parts, *paper.reported(**stated)) if stated else inside(parts, above, below)
-    return found._replace(reason=found.reason + note)
-
-
-def as_stated(id, stated, largest=False, beside=None, **keys):
+def as_stated(id, stated, largest=False, **keys):
     """Each gain that the text states is what a table gives in its setting (`largest`: in any), rounded."""
     found = {}
     for said in paper.reported(**stated):
@@ -55,37 +44,27 @@ def as_stated(id, stated, largest=False, beside=None, **keys):
         pair = said["variant"], said.get("compared_with", "retriever"), [said["metric"]]
         part = max(_gaps(id, *pair, **place, **keys), key=lambda part: part.value)
         found[part.name] = rounds_to(part, said)
-    whole = both(*found.values())
-    told = f". {beside['words']}: {listed(_sums(beside['keys'], beside['of']))}" if beside else ""
-    return whole._replace(reason=whole.reason + told)
+    return found.values()
 
 
 def balance():
-    """Points over the retriever for a second added, without the Explorer and with it."""
+    """Points over the retriever for a second added, without the Explorer minus with it."""
 
     def over(name, metric):
-        ours, base = (paper.value("tab08", variant=one, metric=metric) for one in (name, "retriever"))
-        return ours - base
+        return paper.value("tab08", variant=name, metric=metric) - paper.value(
+            "tab08", variant="retriever", metric=metric
+        )
 
     without, with_it = (over(name, "recall@5") / over(name, "latency") for name in ("ear_adapter", "ear"))
     name = f"points a second: {without:.1f} without the Explorer minus {with_it:.1f} with it"
-    return inside([exact(name, without - with_it)], above=0)
+    yield exact(name, without - with_it)
 
 
-def _moves():
-    """Printed Delta of each diagnostic query before and after, towards the store that the query requires."""
+def queries(separated=False):
+    """Delta of each diagnostic query, towards the store that it requires: its move; or its end, and its growth."""
     for row in paper.reported("tab12", metric="delta_before"):
-        after = paper.value("tab12", query=row["query"], metric="delta_after")
-        yield f"query {row['query']}", *(TOWARDS[row["memory"]] * value for value in (row["value"], after))
-
-
-def queries_move():
-    """Delta moves towards the store that each query requires."""
-    return inside([exact(name, after - before) for name, before, after in _moves()], above=0)
-
-
-def queries_separated():
-    """Delta after training points to the store that each query requires, and has grown in size."""
-    ends = [exact(name, after) for name, _, after in _moves()]
-    growth = [exact(f"{name}, growth", abs(after) - abs(before)) for name, before, after in _moves()]
-    return both(inside(ends, above=0), inside(growth, above=0))
+        name, after = f"query {row['query']}", paper.value("tab12", query=row["query"], metric="delta_after")
+        before, after = (TOWARDS[row["memory"]] * value for value in (row["value"], after))
+        yield exact(name, after if separated else after - before)
+        if separated:
+            yield exact(f"{name}, growth", abs(after) - abs(before))

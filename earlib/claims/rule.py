@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-SUPPORTED, REFUTED, DEPENDS, OPEN = CLAIM_VERDICTS = (
-    "supported", "not supported", "depends on the reading", "not decidable",
-)  # fmt: skip
+CLAIM_VERDICTS = ("supported", "not supported", "depends on the reading", "not decidable")
+SUPPORTED, REFUTED, DEPENDS, OPEN = CLAIM_VERDICTS
 OPPOSITE = {SUPPORTED: REFUTED, REFUTED: SUPPORTED}
 EQUIVALENT = 2.0  # percentage points within which two systems count as equally good
 
@@ -37,7 +36,8 @@ class Part(NamedTuple):
 class Finding(NamedTuple):
     """A verdict, its reason and the deciding part; `pieces` are the findings on single parts that it was drawn from.
 
-    `room` is the distance of the part's value to the nearest edge of its `region`, negative outside.
+    `room` is the distance of the part's value to the nearest edge of its `region`, negative outside. Without a region
+    a finding is not tried under other readings of the paper.
     """
 
     verdict: str
@@ -55,29 +55,23 @@ class Finding(NamedTuple):
         readings = f" ({self.readings} readings)" if self.readings else ""
         return f"{self.verdict}{readings}: {value_text(self.part) if self.part else self.reason}"
 
-    def alone(self, **changes):
-        """The finding as a single piece, with a verdict or a reason of its own: no other reading is judged like it."""
-        return self._replace(pieces=(), region=None, name=self.name or (self.part.name if self.part else ""), **changes)
-
 
 class Undecidable(Exception):
     """Evidence that a claim needs is missing; the message names it, and the command that makes it."""
 
 
-def inside(parts, above=-math.inf, below=math.inf):
-    """Supported if all intervals lie inside the open region, not supported if one lies outside, else not decidable."""
-    return both(*(judged(part, above, below) for part in parts))
-
-
-def judged(part, above, below):
-    """The finding on one part."""
+def judged(part, above=-math.inf, below=math.inf, around=None):
+    """The finding on one part: in or out of the open region; one within it must not exclude a stated number either."""
     room = min(part.value - above, below - part.value)
     found = Finding(OPEN, listed([part]), part, room, name=part.name, region=(above, below))
     if part.high < above or part.low > below:
         return found._replace(verdict=REFUTED)
-    if above < part.low and part.high < below:
-        return found._replace(verdict=SUPPORTED)
-    return found._replace(reason=found.reason + _needed(part, above, below, room > 0))
+    if not (above < part.low and part.high < below):
+        return found._replace(reason=found.reason + _needed(part, above, below, room > 0))
+    if around is not None and not part.low <= around <= part.high:
+        reason = f"{found.reason} excludes the stated {around}"
+        return found._replace(verdict=REFUTED, reason=reason, region=None)
+    return found._replace(verdict=SUPPORTED)
 
 
 def _needed(part, above, below, within):
@@ -105,8 +99,8 @@ def both(*findings):
     pieces = tuple(piece for found in findings for piece in (found.pieces or (found,)))
     if not pieces:
         raise Undecidable("there is nothing to compare")
-    first, *_ = sorted(pieces, key=_rank)
-    decisive = sorted((piece for piece in pieces if _rank(piece) == _rank(first)), key=lambda piece: piece.room)
+    most = min(map(_rank, pieces))
+    decisive = sorted((piece for piece in pieces if _rank(piece) == most), key=lambda piece: piece.room)
     least, reasons = decisive[0], [*dict.fromkeys(piece.reason for piece in decisive)]
     if least.verdict == SUPPORTED and len(pieces) > 1:
         reasons = [f"{reasons[0]} (the least of {len(pieces)})"]
@@ -160,8 +154,8 @@ def value_text(part):
 def rounds_to(part, said):
     """Finding that a value rounds to a stated number, a row of `paper.reported`."""
     half = 0.5 * 10.0 ** -len(said["printed"].partition(".")[2]) + 1e-9
-    found = inside([part], above=said["value"] - half, below=said["value"] + half)
-    return found.alone(reason=f"{part.name} = {part.value:.2f}, stated {said['printed']}")
+    found = judged(part, said["value"] - half, said["value"] + half)
+    return found._replace(reason=f"{part.name} = {part.value:.2f}, stated {said['printed']}")
 
 
 def exact(name, value):
@@ -175,6 +169,11 @@ def turned(part, sign):
         return part
     pair = part.pair and (*part.pair[:2], -part.pair[2])
     return part._replace(value=-part.value, low=-part.high, high=-part.low, pair=pair)
+
+
+def per(part, base, times=1):
+    """The part in so many times of a base."""
+    return part._replace(**{end: times * getattr(part, end) / base for end in ("value", "low", "high")})
 
 
 def less(one, other, name):
