@@ -65,13 +65,24 @@ def reached():
     return {name: runs.answers(SETTING, name) for name in ("retriever", "ceiling")}
 
 
+def rows_of(reached, *names, given=None, **keys):
+    """Rows of all systems, or of these."""
+    return answers.answer_rows(
+        given or panel(), SETTING, {name: reached[name] for name in names or reached}, "retriever", **keys
+    )
+
+
+def record_of(rows):
+    return records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+
+
 def by(rows, metric, variant):
     (found,) = [row for row in rows if (row["metric"], row["variant"]) == (metric, variant)]
     return found
 
 
 def test_right_answers_are_right(server, reached):
-    rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
+    rows = rows_of(reached)
     for metric in ("f1", "j"):
         row = by(rows, metric, "retriever")
         assert (row["measured"], row["n_queries"], row["unparsed"], row["refused"]) == (100, NUMBER, 0, 0)
@@ -94,27 +105,22 @@ def test_the_questions_are_those_of_every_seed_that_retrieval_is_measured_on(rea
 
 
 def test_equal_questions_about_equal_slates_are_asked_once(server, reached):
-    answers.generate(panel(), answers.asked_of(panel(), SETTING, reached["retriever"].queries), {
-        name: reached["retriever"].slates[answers.asked_of(panel(), SETTING, reached["retriever"].queries).place]
-        for name in ("one", "same")
-    })  # fmt: skip
+    asked = answers.asked_of(panel(), SETTING, reached["retriever"].queries)
+    answers.generate(panel(), asked, dict.fromkeys(("one", "same"), reached["retriever"].slates[asked.place]))
     assert len(server.requests) == len({query.id for query in QUESTIONS}) < len(QUESTIONS)
 
 
 def test_a_model_reads_the_slate_in_its_order_each_memory_behind_its_date(server, reached):
-    answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
-    found = settings.candidates_of(settings.Setting(dataset="toy"), 20)
-    memories = settings.benchmark("toy").memories
+    found, memories = settings.candidates_of(settings.Setting(dataset="toy"), 20), settings.benchmark("toy").memories
     number = answers.subset(SETTING, 1)[0]
     expected = [memories[found.index[number, at]] for at in range(5)]
-    sent = next(prompt_of(body) for body in server.requests if not judges(body) and question_of(body) == ASKED[number])
     assert all(one.date for one in expected)
-    assert "\n".join(f"- [{one.date}] {one.text}" for one in expected) in sent
-    server.requests.clear()
-    without = panel()._replace(dates=False)
-    answers.answer_rows(without, SETTING, {"retriever": reached["retriever"]}, "retriever")
-    sent = next(prompt_of(body) for body in server.requests if not judges(body) and question_of(body) == ASKED[number])
-    assert "\n".join(f"- {one.text}" for one in expected) in sent
+    dated, bare = ([form.format(one) for one in expected] for form in ("- [{0.date}] {0.text}", "- {0.text}"))
+    for given, texts in ((panel(), dated), (panel()._replace(dates=False), bare)):
+        server.requests.clear()
+        rows_of(reached, "retriever", given=given)
+        sent = [prompt_of(body) for body in server.requests if not judges(body) and question_of(body) == ASKED[number]]
+        assert "\n".join(texts) in sent[0]
 
 
 def test_abstentions_are_passed_over_and_a_question_follows_its_date(server, reached, monkeypatch):
@@ -124,7 +130,7 @@ def test_abstentions_are_passed_over_and_a_question_follows_its_date(server, rea
     asked = tuple(query._replace(abstention=True, gold=()) if query.id in odd else query for query in asked)
     monkeypatch.setattr(settings, "benchmark", lambda *_: dataclasses.replace(toy, queries=asked))
     given = Panel("m", "jay", 8)
-    rows = answers.answer_rows(given, SETTING, reached, "retriever")
+    rows = rows_of(reached, given=given)
     rows += answers.judge_rows(given, SETTING, reached, "retriever")
     kept = [[query.id for query in part if query.id not in odd][:8] for part in BY_SEED]
     found = answers.asked_of(given, SETTING, reached["retriever"].queries).questions
@@ -138,19 +144,17 @@ def test_abstentions_are_passed_over_and_a_question_follows_its_date(server, rea
         if not judges(body) and query == first:
             memory = toy.memories[found.index[ASKED.index(query), 0]]
             assert f"[{memory.date}] {memory.text}" in prompt_of(body)
-    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    made = record_of(rows)
     assert "2 abstention questions left out" in tables.caption(made, metric="j", variant="retriever")
     monkeypatch.setattr(settings, "benchmark", lambda *_: toy)
-    assert "abstentions" not in records.record("x", "X", "p", {}, {}, [
-        records.row(**row) for row in answers.answer_rows(given, SETTING, reached, "retriever")
-    ])["rows"][0]  # fmt: skip
+    assert "abstentions" not in record_of(rows_of(reached, given=given))["rows"][0]
 
 
 def test_the_mean_length_of_an_answer_stands_beside_its_verdict(server, reached):
     server.rule = lambda body: honest(body) if judges(body) else says("word " * 489)
-    rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
+    rows = rows_of(reached)
     assert by(rows, "j", "retriever")["answer_words"] == 489 and by(rows, "f1", "retriever")["answer_words"] is None
-    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    made = record_of(rows)
     assert "( ) mean length of the answers" in tables.caption(made, metric="j")
     shown = tables.table(made, metric="j").to_string()
     assert shown.count("(489 words)") == 2 and "] (489 words)" in shown
@@ -158,7 +162,7 @@ def test_the_mean_length_of_an_answer_stands_beside_its_verdict(server, reached)
 
 def test_f1_is_that_of_the_answers_and_the_constant_answer_is_chosen_in_training(server, reached):
     server.rule = lambda body: honest(body) if judges(body) else says("Answer: the piano")
-    rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
+    rows = rows_of(reached)
     expected = grading.f1(["the piano"] * len(QUESTIONS), [query.answer for query in QUESTIONS])
     assert by(rows, "f1", "retriever")["measured"] == pytest.approx(100 * expected.mean())
     floors = []
@@ -180,7 +184,7 @@ def test_what_cannot_be_read_and_what_is_refused_is_counted_and_never_scored(ser
         return honest(body)
 
     server.rule = rule
-    rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    rows = rows_of(reached, "retriever")
     row = by(rows, "j", "retriever")
     counts = [[query.text for query in part].count(text) for part in BY_SEED for text in (first, second)]
     assert (row["measured"], row["unparsed"], row["refused"]) == (100, counts[0] + counts[2], counts[1] + counts[3])
@@ -190,7 +194,7 @@ def test_what_cannot_be_read_and_what_is_refused_is_counted_and_never_scored(ser
 
 def test_an_answer_that_cannot_be_read_is_not_judged(server, reached):
     server.rule = lambda body: honest(body) if judges(body) else Reaction(completion(None, refusal="No."))
-    rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
+    rows = rows_of(reached, "retriever")
     for metric in ("f1", "j"):
         row = by(rows, metric, "retriever")
         assert row["measured"] is None and row["reason"] == f"none of {NUMBER} replies of seed 0 could be read"
@@ -201,7 +205,7 @@ def test_an_answer_that_cannot_be_read_is_not_judged(server, reached):
 
 def test_each_type_of_question_gets_rows_of_its_own(server, reached):
     kinds = sorted({query.category for query in QUESTIONS})
-    rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever", categories=kinds)
+    rows = rows_of(reached, "retriever", categories=kinds)
     judged = [row for row in rows if (row["metric"], row["variant"]) == ("j", "retriever")]
     counts = {row["category"]: row["n_queries"] for row in judged}
     fewest = {k: min(sum(query.category == k for query in part) for part in BY_SEED) for k in kinds}
@@ -214,11 +218,11 @@ def test_without_a_model_each_number_is_a_dash_with_the_reason(name, reached, tm
     monkeypatch.setenv("EARLIB_CACHE", str(tmp_path))
     models.connect.cache_clear()
     given = Panel(name, name, NUMBER)
-    rows = answers.answer_rows(given, SETTING, reached, "retriever", store="both")
+    rows = rows_of(reached, given=given, store="both")
     rows += answers.judge_rows(given, SETTING, reached, "retriever")
     assert all(row["measured"] is None and row["reason"] and row["varies"] for row in rows)
     assert {row["variant"] for row in rows} == {"retriever", "ceiling", answers.CONSTANT, None}
-    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    made = record_of(rows)
     assert {row["verdict"] for row in made["rows"]} == {"not run"}
 
 
@@ -239,7 +243,7 @@ def test_whatever_keeps_a_reply_away_leaves_a_dash_and_the_reason(fault, server,
         reason = "http://127.0.0.1:9/v1 cannot be reached; is the server running?"
     else:
         server.rule, reason = lambda _: error(422, "no such luck"), "10 failures in a row, the last: "
-    rows = answers.answer_rows(panel(), SETTING, reached, "retriever")
+    rows = rows_of(reached)
     assert all(row["measured"] is None and row["reason"].startswith(reason) for row in rows)
     assert fault == "nothing but failures" or {row["reason"] for row in rows} == {reason}
     if fault in ("the key", "no key", "no server"):  # from the first request on
@@ -256,7 +260,7 @@ def right(rows):
 def test_a_judge_that_cannot_judge_is_seen(server, reached, verdict, expected):
     server.rule = lambda body: says(f"Output: {verdict}") if judges(body) else honest(body)
     assert right(answers.judge_rows(panel(), SETTING, reached, "retriever")) == expected
-    rows, (yes, _, no) = answers.answer_rows(panel(), SETTING, reached, "retriever"), expected
+    rows, (yes, _, no) = rows_of(reached), expected
     told = f"the judge is right on {yes} % of planted right answers and {no} % of planted wrong answers, less than 80 %"
     assert {(row["measured"], row["reason"]) for row in rows if row["metric"] == "j"} == {(None, told)}
     assert by(rows, "f1", "retriever")["measured"] == 100 and "difference" in by(rows, "f1", "ceiling")
@@ -264,9 +268,9 @@ def test_a_judge_that_cannot_judge_is_seen(server, reached, verdict, expected):
 
 
 def test_a_judge_that_can_is_right_on_all_and_does_not_flip(server, reached):
-    rows = answers.judge_rows(panel(), SETTING, reached, "retriever")
-    assert right(rows) == [100, 100, 100] and rows[-1]["measured"] == 0
-    assert rows[-1]["metric"] == "judge_flips" and rows[-1]["n_queries"] == NUMBER
+    (*rows, flips) = answers.judge_rows(panel(), SETTING, reached, "retriever")
+    assert right(rows) == [100, 100, 100]
+    assert (flips["metric"], flips["measured"], flips["n_queries"]) == ("judge_flips", 0, NUMBER)
 
 
 def test_a_judge_that_changes_its_mind_is_seen(server, reached):
@@ -318,11 +322,9 @@ def test_the_caption_names_the_models_and_counts_what_was_not_read(server, reach
         return says("Perhaps.") if judges(body) and question_of(body) == once else honest(body)
 
     server.rule = rule
-    rows = answers.answer_rows(panel(), SETTING, {"retriever": reached["retriever"]}, "retriever")
-    made = records.record("x", "X", "p", {}, {}, [records.row(**row) for row in rows])
+    rows = rows_of(reached, "retriever")
+    made = record_of(rows)
     told = tables.caption(made, metric="j", variant="retriever")
-    assert (
-        "language model m at 127.0.0.1, judge jay at 127.0.0.1" in told
-        and f"{NUMBER - 1} to {NUMBER} questions" in told
-    )
-    assert "1 of the replies of a line could not be read" in told
+    for words in ("language model m at 127.0.0.1, judge jay at 127.0.0.1", f"{NUMBER - 1} to {NUMBER} questions",
+                  "1 of the replies of a line could not be read"):  # fmt: skip
+        assert words in told

@@ -39,12 +39,8 @@ def test_replies_come_in_order_and_equal_requests_are_asked_once(stored):
         assert len(server.requests) == 4 == len(stored())  # another sample is another call
         assert asker.usage == (4, 0, 28, 12, None)
         assert server.headers[0]["authorization"] == f"Bearer {KEY}"
-        assert server.requests[0] == {
-            "model": "m",
-            "messages": [{"role": "user", "content": "b"}],
-            "max_tokens": 512,
-            "temperature": 0.0,
-        }
+        sent = {"model": "m", "max_tokens": 512, "temperature": 0.0}
+        assert server.requests[0] == sent | {"messages": [{"role": "user", "content": "b"}]}
 
 
 def test_a_second_run_is_served_from_the_cache_without_key_or_server(monkeypatch):
@@ -112,18 +108,13 @@ def test_progress_shows_tokens_and_cost(capsys):
 # An endpoint that stumbles
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        [error(429, headers=(("retry-after", "1"),))],
-        [error(500, headers=SOON), error(503, headers=SOON), error(529, headers=SOON)],
-        [error(408, headers=SOON), error(409, headers=SOON)],
-        [Step(drop="before")],
-        [Step(completion("long enough to be cut"), drop="within")],
-        [says("late")._replace(delay=60)],
-    ],
-    ids=["rate limit", "server errors", "conflict", "dropped", "cut", "slow"],
-)
+@pytest.mark.parametrize("script", [
+    [error(429, headers=(("retry-after", "1"),))],
+    [error(500, headers=SOON), error(503, headers=SOON), error(529, headers=SOON)],
+    [error(408, headers=SOON), error(409, headers=SOON)],
+    [Step(drop="before")], [Step(completion("long enough to be cut"), drop="within")],
+    [says("late")._replace(delay=60)],
+], ids=["rate limit", "server errors", "conflict", "dropped", "cut", "slow"])  # fmt: skip
 def test_the_library_tries_again(script, stored):
     began = time.monotonic()
     with ScriptedServer(script) as server:
@@ -135,25 +126,20 @@ def test_the_library_tries_again(script, stored):
     assert len(stored()) == 1
 
 
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (error(500, "boom", headers=SOON), "Error code: 500 - boom"),
-        (error(400, "too long", "context_length_exceeded", "messages"), "too long"),
-        (Step(drop="before"), "connection was lost"),
-        (says("late")._replace(delay=60), "no reply within 0.2 s"),
-        *[
-            (Step(body), "unreadable")
-            for body in (b'{"choices": [{"mess', b"", b"null", b"[1, 2]", completion(["a", "list"]))
-        ],
-        *[(Step({"choices": choices}), "unreadable") for choices in ([], [{"message": None}], "Yes")],
-        (Step({"error": {"message": "not good"}}), "not good"),
-        (Step({"error": "no quota"}), "no quota"),
-        (Step({"detail": "no such thing"}), "no such thing"),
-        (Step(b"\xff\xfe\x00 no JSON", headers=(("Content-Type", "application/json"),)), "unreadable"),
-        (Step(b"<html>Gateway</html>", headers=(("Content-Type", "text/html"),)), "unreadable"),
-    ],
-)
+UNREADABLE = [b'{"choices": [{"mess', b"", b"null", b"[1, 2]", completion(["a", "list"]), {"choices": []},
+              {"choices": [{"message": None}]}, {"choices": "Yes"}]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "reason"), [
+    (error(500, "boom", headers=SOON), "Error code: 500 - boom"),
+    (error(400, "too long", "context_length_exceeded", "messages"), "too long"),
+    (Step(drop="before"), "connection was lost"), (says("late")._replace(delay=60), "no reply within 0.2 s"),
+    (Step({"error": {"message": "not good"}}), "not good"), (Step({"error": "no quota"}), "no quota"),
+    (Step({"detail": "no such thing"}), "no such thing"),
+    (Step(b"\xff\xfe\x00 no JSON", headers=(("Content-Type", "application/json"),)), "unreadable"),
+    (Step(b"<html>Gateway</html>", headers=(("Content-Type", "text/html"),)), "unreadable"),
+    *[(Step(body), "unreadable") for body in UNREADABLE],
+])  # fmt: skip
 def test_a_failure_is_counted_apart_not_kept_and_asked_again(step, reason, stored):
     with ScriptedServer(rule=lambda body: step) as server:
         asker = Client("m", server.url, max_retries=0, timeout=0.2 if step.delay else 60)
@@ -166,11 +152,10 @@ def test_a_failure_is_counted_apart_not_kept_and_asked_again(step, reason, store
 
 
 @pytest.mark.parametrize(
-    ("step", "match"),
-    [(error(401), "refuses the key"), (error(403), "refuses the key"), (error(404, "no such model"), "no such model")],
+    ("status", "match"), [(401, "refuses the key"), (403, "refuses the key"), (404, "no such model")]
 )
-def test_what_no_retry_can_mend_stops_the_run_after_one_call(step, match):
-    with ScriptedServer(rule=lambda body: step) as server:
+def test_what_no_retry_can_mend_stops_the_run_after_one_call(status, match):
+    with ScriptedServer(rule=lambda body: error(status, "no such model")) as server:
         with pytest.raises(ConnectionError, match=match):
             Client("m", server.url).ask(questions(50))
         assert len(server.requests) == 1
@@ -206,14 +191,11 @@ def test_what_a_model_refuses_is_learned_once():
         assert len(server.requests) == 52
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        error(400, "Unrecognized request argument supplied: temperature"),
-        Step({"detail": [{"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra inputs"}]}, 422),
-        Step(b"temperature is not known here", 400, (("Content-Type", "text/plain"),)),
-    ],
-)
+@pytest.mark.parametrize("refusal", [
+    error(400, "Unrecognized request argument supplied: temperature"),
+    Step({"detail": [{"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra inputs"}]}, 422),
+    Step(b"temperature is not known here", 400, (("Content-Type", "text/plain"),)),
+])  # fmt: skip
 def test_refusals_of_other_servers_are_understood(refusal):
     with ScriptedServer(rule=lambda body: refusal if "temperature" in body else says("fine")) as server:
         with pytest.warns(UserWarning, match="refuses a temperature"):
@@ -272,17 +254,11 @@ def test_a_text_that_was_cut_off_is_marked_and_read_as_such():
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("step", "status"),
-    [
-        (says(None, refusal="I will not"), "refused"),
-        (says("I ca", finish="content_filter"), "refused"),
-        (error(400, "flagged", "content_filter"), "refused"),
-        (error(400, "flagged", "invalid_prompt"), "refused"),
-        (says(""), "empty"),
-        (says(None, finish="tool_calls"), "empty"),
-    ],
-)
+@pytest.mark.parametrize(("step", "status"), [
+    (says(None, refusal="I will not"), "refused"), (says("I ca", finish="content_filter"), "refused"),
+    (error(400, "flagged", "content_filter"), "refused"), (error(400, "flagged", "invalid_prompt"), "refused"),
+    (says(""), "empty"), (says(None, finish="tool_calls"), "empty"),
+])  # fmt: skip
 def test_refusals_and_empty_replies_are_counted_apart_and_paid_for_once(step, status):
     with ScriptedServer(rule=lambda body: step) as server:
         assert Client("m", server.url).ask(questions(1))[0].status == status
@@ -291,19 +267,13 @@ def test_refusals_and_empty_replies_are_counted_apart_and_paid_for_once(step, st
         assert len(server.requests) == 1
 
 
-WRONG = {
-    "EARLIB_LLM_MODEL": [{"model": ""}],
-    "base_url": [{"base_url": f"http{url}"} for url in (":127.0.0.1", "://u:hidden@host/v1", "://host/v1?key=hidden")],
-    "concurrency": [{"concurrency": 0}],
-    "timeout": [{"timeout": float("nan")}],
-    "max_calls": [{"max_calls": -1}],
-    "max_cost": [{"max_cost": float("inf"), "price": (1, 1)}],
-    "price": [{"price": (1, -1)}, {"max_cost": 1.0, "base_url": ELSEWHERE}],
-    "patience": [{"patience": 3}],
-}
-
-
-@pytest.mark.parametrize(("match", "wrong"), [(name, one) for name, each in WRONG.items() for one in each])
+@pytest.mark.parametrize(("match", "wrong"), [
+    ("EARLIB_LLM_MODEL", {"model": ""}), ("base_url", {"base_url": "http:127.0.0.1"}),
+    ("base_url", {"base_url": "http://u:hidden@host/v1"}), ("base_url", {"base_url": "http://host/v1?key=hidden"}),
+    ("concurrency", {"concurrency": 0}), ("timeout", {"timeout": float("nan")}), ("max_calls", {"max_calls": -1}),
+    ("max_cost", {"max_cost": float("inf"), "price": (1, 1)}), ("price", {"price": (1, -1)}),
+    ("price", {"max_cost": 1.0, "base_url": ELSEWHERE}), ("patience", {"patience": 3}),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused_without_showing_secrets(match, wrong):
     with pytest.raises(ValueError, match=match) as caught:
         Client(**{"model": "m", "base_url": "http://127.0.0.1:1/v1", **wrong})

@@ -156,10 +156,13 @@ def answer_rows(panel, setting, reached, baseline, categories=None, **keys):
         With the models' names as `llm` and `judge`, and the replies that count nowhere as `unparsed` and `refused`.
         Without a model, if nothing can be read, or for a judge that is not `FIT`, rows with a reason and no value.
     """
-    asked = asked_of(panel, setting, reached[baseline].queries)
+    queries = reached[baseline].queries
+    asked = asked_of(panel, setting, queries)
     names, types = [*reached, CONSTANT], ["all types", *categories] if categories else [None]
     about = {"f1": {"llm": row_name(panel.llm)}, "j": {"llm": row_name(panel.llm), "judge": row_name(panel.judge)}}
     said, judged, failed = _said_and_judged(panel, setting, asked, reached)
+    abstains = np.array([query.abstention for query in settings.benchmark(setting.dataset).asked])
+    abstentions = int((abstains[queries] & (queries >= 0)).sum(1).max())  # the most of a seed
     made, kinds = [], np.array([one.category for one in asked.questions])
     for metric, kind, name in product(METRICS, types, names):
         told = about[metric] | ({"category": kind} if kind else {}) | keys
@@ -169,15 +172,13 @@ def answer_rows(panel, setting, reached, baseline, categories=None, **keys):
         counts = np.full(len(kinds), True) if kind in (None, "all types") else kinds == kind
         replies = said[name] if metric == "f1" else judged[name]
         lost = [one.refused for one, here in _paired(replies, counts) if here and one.value is None]
-        told |= {"unparsed": lost.count(False), "refused": lost.count(True)}
-        told["abstentions"] = _abstentions(setting, reached[baseline].queries) or None
+        told |= {"unparsed": lost.count(False), "refused": lost.count(True), "abstentions": abstentions or None}
         words = [len(one.value.split()) for one, here in _paired(said[name], counts) if here and one.value is not None]
         told["answer_words"] = round(sum(words) / len(words), 1) if words and metric == "j" else None
-        of = {one: _scores(metric, asked, said[one], judged.get(one), counts) for one in {name, baseline}}
-        queries = np.where(asked.spread(counts) == 1, reached[baseline].queries, -1)
-        made.append(
-            reply_row(setting, name, metric, of[name], queries, None if name == baseline else of[baseline], **told)
-        )
+        scores = {one: _scores(metric, asked, said[one], judged.get(one), counts) for one in {name, baseline}}
+        against = None if name == baseline else scores[baseline]
+        asked_here = np.where(asked.spread(counts) == 1, queries, -1)
+        made.append(reply_row(setting, name, metric, scores[name], asked_here, against, **told))
     return made
 
 
@@ -198,12 +199,6 @@ def _said_and_judged(panel, setting, asked, reached):
     except NoModel as error:
         failed["j"] = error
     return said, judged, failed
-
-
-def _abstentions(setting, queries):
-    """Abstention questions among the evaluation questions, the most of a seed."""
-    abstains = np.array([query.abstention for query in settings.benchmark(setting.dataset).asked])
-    return int((abstains[queries] & (queries >= 0)).sum(1).max())
 
 
 def _scores(metric, asked, said, judged, counts):
