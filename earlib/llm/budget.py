@@ -50,8 +50,8 @@ class Ledger:
 
     def __init__(self, path=None):
         self.path = path
-        self._totals = {"calls": 0, "unpriced": 0, "spent": 0.0, "held": 0.0}  # calls; US dollars
-        self._totals["reached"] = ""  # the limit that stopped a call
+        # Calls, US dollars, and the limit that stopped a call.
+        self._totals = {"calls": 0, "unpriced": 0, "spent": 0.0, "held": 0.0, "reached": ""}
 
     @contextmanager
     def changing(self):

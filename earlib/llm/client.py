@@ -242,10 +242,8 @@ class Client:
         self._open()
         try:
             self._api.with_options(max_retries=0, timeout=CONNECT).get("/models", cast_to=str)
-        except openai.APIConnectionError as error:
-            self._failure(error)
-        except openai.APIStatusError as error:
-            if error.status_code in (401, 403):
+        except openai.APIError as error:
+            if getattr(error, "status_code", None) in (None, 401, 403):  # None: no answer
                 self._failure(error)
 
     def _open(self):

@@ -53,14 +53,10 @@ class LLMCritic:
     def __call__(self, queries, slates, uniforms=None):
         """Cite the memories of each slate, all in one round of calls; nothing is drawn."""
         shown = list(zip(queries.flatten().tolist(), map(tuple, slates.flatten(0, -2).tolist()), strict=True))
-        texts = [
-            (self.questions[query], [self.memories[row] for row in self.index[query, list(slate)]])
-            for query, slate in shown
-        ]
-        requests = [
-            request(*given, self.tokens, self.sample + self._again[one])
-            for one, given in zip(shown, texts, strict=True)
-        ]
+        slate_texts = [[self.memories[row] for row in self.index[query, list(slate)]] for query, slate in shown]
+        texts = [(self.questions[query], read) for (query, _), read in zip(shown, slate_texts, strict=True)]
+        tries = [self.sample + self._again[one] for one in shown]
+        requests = [request(*given, self.tokens, number) for given, number in zip(texts, tries, strict=True)]
         read = [self._read(*one) for one in zip(self.client.ask(requests), texts, strict=True)]
         self._again.update(one for one, indices in zip(shown, read, strict=True) if indices is None)
         cited = torch.tensor([[at in (indices or ()) for at in range(slates.shape[-1])] for indices in read])

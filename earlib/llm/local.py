@@ -93,9 +93,8 @@ class Server:
         command += [text for key, value in options.items() for text in (f"--{key}", str(value))]
         with open(log, "wb") as written:
             environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=written, stderr=written, env=environment
-            )
+            streams = {"stdin": subprocess.PIPE, "stdout": written, "stderr": written}
+            self._process = subprocess.Popen(command, env=environment, **streams)
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() - began > STARTUP:
                 self.stop()
