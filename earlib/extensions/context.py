@@ -136,10 +136,8 @@ def context(setting, encoded=("date", "window")):
     """
     searched = settings.benchmark(setting.dataset, setting.captions)
     rows = [row for row, one in enumerate(searched.memories) if one.store == setting.store]
-    memories, plain = (
-        tuple(searched.memories[row] for row in rows),
-        settings.candidates_of(setting, Config().slate_size),
-    )
+    memories = tuple(searched.memories[row] for row in rows)
+    plain = settings.candidates_of(setting, Config().slate_size)
     vectors, said, session = {"turn": plain.bank[rows]}, None, sessions(memories)
     if setting.store == "observation":
         said = {one.id: one.text for one in searched.memories if one.store == "dialogue"}

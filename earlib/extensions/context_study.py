@@ -105,13 +105,13 @@ def study(context, setting, seed, orders, count=3, learned_from=()):
     found = {one: np.nanmean(recall(context, training, slates[training])) for one, slates in first.items()}
     form, dense = max(found, key=found.get), max((one for one in found if not one[1]), key=found.get)
     of, parts = cite(context, orders[form], seed), folds(context.found.scopes, setting, training, count)
-    by_recall = partial(recall, context)
-    reached = on_folds(training, parts, of.by_weights, by_recall)
+    on_parts = partial(on_folds, training, parts, score=partial(recall, context))
+    reached = on_parts(of.by_weights)
     chosen = max(reached, key=reached.get)
     near = [one for one in context.combinations if reached[one] >= reached[chosen] - 1]
     simplest = max(near, key=lambda one: (-len(one), reached[one]))
     by_adapter = partial(of.by_adapter, chosen, dtype=getattr(torch, setting.dtype))
-    steps = on_folds(training, parts, by_adapter, by_recall)
+    steps = on_parts(by_adapter)
     step = max(steps, key=steps.get)
     slates = {"nothing": first[form][evaluation], "vectors": first[dense][evaluation]}
     slates |= dict(of.by_weights(training, evaluation))
@@ -161,23 +161,26 @@ def price(context, setting, repeats=50):
     scope, count = Counter(one.scope for one in searched.memories if one.store == "dialogue").most_common(1)[0]
     turns = [one for one in searched.memories if (one.scope, one.store) == (scope, "dialogue")]
     asked = [query.text for query in searched.asked if query.scope == scope][:repeats]
-    vectors, indexes, alive = [one[:count] for one in context.vectors.values()], [], np.ones(count, bool)
-    for read in texts(turns).values():
-        indexes.append(Words())
-        indexes[-1].append(read)
+    vectors, alive, read = (
+        [one[:count] for one in context.vectors.values()],
+        np.ones(count, bool),
+        texts(turns).values(),
+    )
+    indexes, plain = [Words() for _ in read], np.zeros((count, len(FEATURES)))
+    for words, of in zip(indexes, read, strict=True):
+        words.append(of)
     weights, W = np.ones(len(context.values)), torch.eye(vectors[0].shape[1])
-    plain = np.zeros((count, len(FEATURES)))
 
     def score(text, vector, parts):
         if not parts:
             return vectors[0] @ vector
-        cosines, read = [one @ vector for one in vectors], [words.scores(text, alive) for words in indexes]
-        neighbours = [cosines[0].roll(step) for step in (1, -1)]
-        total = np.column_stack([*cosines, *neighbours, *read, plain]) @ weights
+        cosines = [one @ vector for one in vectors]
+        cosines += [cosines[0].roll(step) for step in (1, -1)]  # of the neighbours
+        total = np.column_stack([*cosines, *(words.scores(text, alive) for words in indexes), plain]) @ weights
         return torch.from_numpy(total) + (vectors[0] @ (W @ vector) if parts > 1 else 0)
 
     own = 4 * vectors[0].shape[1]
-    postings = 8 * sum(len(set(words)) for read in texts(turns).values() for words in content_words(read)) / count
+    postings = 8 * sum(len(set(words)) for of in read for words in content_words(of)) / count
     every = own * (len(vectors) - 1) + postings + 4 * len(FEATURES)
     systems = {"nothing": (own, 0), "weights": (every, len(weights))}
     systems["adapter and weights"] = every, len(weights) + W.numel()

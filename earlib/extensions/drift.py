@@ -34,30 +34,28 @@ def arrivals(scopes, seed):
 
 def run_stream(setting, config):
     """Answer, score, then learn from every question of a benchmark, conversation by conversation; there is no split."""
-    found = candidates_of(setting, config.depth).to(devices.ready(setting.device))
-    parts = []
+    found, parts = candidates_of(setting, config.depth).to(devices.ready(setting.device)), []
     for seed in range(setting.seeds):
         order, place = arrivals(found.scopes, seed)
         asked = torch.from_numpy(order)[None].to(found.bank.device)
         critic = critic_of(config, found, (seed,), asked)
         learner = Learner(config, found, critic, (seed,), getattr(torch, setting.dtype))
-        parts.append((order[None], place[None], *_streamed(learner, found, asked, place, config.batch_size)))
-    return Stream(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        ends = np.flatnonzero(np.diff(place, append=-1)) + 1  # after the last question of each conversation
+        parts.append((order[None], place[None], *_streamed(learner, found, asked, ends.tolist(), config.batch_size)))
+    return Stream(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _streamed(learner, found, asked, place, batch):
+def _streamed(learner, found, asked, ends, batch):
     """Recall@5 of one seed, `[1, N]` each: static, test-then-learn, after its conversation, at the end."""
 
     def recall(queries):
         return measure(found, queries, learner.retrieve(queries))[0]
 
-    ends = np.flatnonzero(np.diff(place, append=place[-1] + 1)) + 1  # after the last question of each conversation
-    static, first, after = recall(asked), [recall(asked[:, :batch])], []
+    static, first, after, start = recall(asked), [recall(asked[:, :batch])], [], 0
     for step in learner.train(asked):
-        coming = asked[:, step.seen : step.seen + batch]
-        if coming.shape[1]:
-            first.append(recall(coming))
-        while len(after) < len(ends) and step.seen >= ends[len(after)]:
-            start = ends[len(after) - 1] if after else 0
-            after.append(recall(asked[:, start : ends[len(after)]]))
+        if step.seen < asked.shape[1]:
+            first.append(recall(asked[:, step.seen : step.seen + batch]))
+        for end in [end for end in ends if start < end <= step.seen]:
+            after.append(recall(asked[:, start:end]))
+            start = end
     return static, np.concatenate(first, 1), np.concatenate(after, 1), recall(asked)
