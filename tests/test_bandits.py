@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def ranked(found, queries):
 @pytest.fixture
 def asker(found, queries):
     """A function that makes the critic of seed 0 for some calls."""
-    return lambda calls: bandits._critic(CONFIG, found, 0, None, queries, "test", calls)
+    return lambda calls: bandits.asker(CONFIG, found.gold, 0, queries, "test", calls)
 
 
 def noting(ask, asked):
@@ -234,16 +235,16 @@ def test_what_cannot_be_read_says_nothing(ranked, asker):
 
 
 @pytest.fixture(scope="module")
-def fitted():
-    """Training questions to which `spending` fits."""
+def critics():
+    """Seed, questions and purpose of each critic of `spending`."""
     return []
 
 
 @pytest.fixture(scope="module")
-def spending(fitted):
-    plain = bandits._fitted
+def spending(critics):
+    plain = bandits.asker
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandits, "_fitted", lambda *given: fitted.append(given[3]) or plain(*given))
+        patch.setattr(bandits, "asker", lambda *of, **more: critics.append(of[2:5]) or plain(*of, **more))
         return bandits.spend_calls(SETTING, CONFIG, None, 6, 4, repeats=2)
 
 
@@ -269,7 +270,8 @@ def test_one_who_is_told_asks_least(spending):
     assert np.nanmean(reached.values) >= np.nanmean(recall[4])
 
 
-def test_nothing_is_fitted_to_evaluation_questions(found, spending, fitted):
+def test_nothing_is_fitted_to_evaluation_questions(found, spending, critics):
+    fitted = [questions for _, questions, purpose in critics if purpose == "train"]
     for seed, part in enumerate(fitted):
         train, evaluation = split(found.scopes, SETTING, seed)
         assert set(part) <= set(train) - set(evaluation)
@@ -306,26 +308,24 @@ def test_each_seed_s_ranking_is_that_of_its_own_adapter_with_the_rate_it_chose(f
 def test_what_is_practised_is_ranked_by_an_adapter_that_was_not_taught_it(found, taught, trained):
     """Its prior from the one pass of answers, its calls from another: the critic errs independently."""
     for seed, practice in enumerate(trained.practice):
-        part, asking = split(found.scopes, KEPT_APART, seed)[1], (CONFIG, found, seed, None)
+        part = split(found.scopes, KEPT_APART, seed)[1]
+        ask_of = partial(bandits.asker, CONFIG, found.gold, seed, part)
         for weights, own in ((taught[1], True), (taught[0], False)):
             scores, _ = bandits.scored(found, weights[seed][:, [seed]], part)
-            shown, ask = best(scores, CONFIG.depth).split(5, dim=-1), bandits._critic(*asking, part, "train", 4)
+            shown, ask = best(scores, CONFIG.depth).split(5, dim=-1), ask_of("train", 4)
             prior = bandits.fit_prior(scores, [(one, ask(c, one)[0]) for c, one in enumerate(shown)], *QUALITY)
             for purpose in ("test", "train"):
-                again = bandits.by_posterior(CONFIG, prior, scores, bandits._critic(*asking, part, purpose, 4), 4)
+                again = bandits.by_posterior(CONFIG, prior, scores, ask_of(purpose, 4), 4)
                 assert torch.equal(again.gain, practice.gain) == (own and purpose == "test")
 
 
-def test_every_seed_and_repeat_has_errors_of_its_own(monkeypatch):
-    asked, critic = [], bandits._critic
-    monkeypatch.setattr(bandits, "_critic", lambda *given: asked.append((given[2], given[5])) or critic(*given))
-    spent = bandits.spend_calls(SETTING, CONFIG, None, 2, 2, repeats=2)
-    evaluated = [number for number, purpose in asked if purpose == "test"]
+def test_every_seed_and_repeat_has_errors_of_its_own(spending, critics):
+    evaluated = [seed for seed, _, purpose in critics if purpose == "test"]
     assert evaluated == [0, 0, 2, 1, 1, 3]  # practice, then each repeat, whose critic all bandits ask
     for bandit in bandits.BANDITS:
-        first, second = spent.values[bandit][2, :, 0]
+        first, second = spending.values[bandit][2, :, 0]
         assert not equal(first, second)
-        assert equal(spent.reached(bandit, 2)[0], spent.values[bandit][2].mean(0))
+        assert equal(spending.reached(bandit, 2)[0], spending.values[bandit][2].mean(0))
 
 
 @pytest.mark.parametrize("given", [{"calls": 3}, {"repeats": 0}])

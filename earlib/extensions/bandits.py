@@ -5,17 +5,18 @@ benchmark. Priors and stopping rules are fitted to the critic's citations of tra
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from earlib.core import randomness
 from earlib.core.adapter import Adapter, gram
-from earlib.core.critic import SimulatedCritic, false_positive_rate
+from earlib.core.critic import false_positive_rate
 from earlib.core.explorer import explore, select_slate
 from earlib.core.ordering import best
 from earlib.experiments import measures, runs, settings
+from earlib.extensions.folds import asker
 
 UNEXPECTED = 1e-3  # chance of a citation in a slate without gold of a hypothesis: none is ever ruled out for good
 TEMPERATURES = tuple(0.02 * 2 ** (step / 2) for step in range(9))  # of a prior, for `fit_prior`: 0.02 to 0.32
@@ -254,7 +255,7 @@ def spend_calls(setting, config, chosen, calls, most, repeats=1, critic=None):
         raise ValueError(f"repeats = {repeats}: expected at least 1 critic to put each question to")
     found = settings.candidates_of(setting, config.depth)
     kept_apart = setting.model_copy(update={"validate_on_training": True})
-    parts, practices, queries = [], [], []
+    parts, practices, queries, errs = [], [], [], critic or config
 
     def ranked(where, seed, asked):
         weights = chosen and runs.trained_weights(where, config.model_copy(update=chosen[seed]), [seed])
@@ -262,21 +263,17 @@ def spend_calls(setting, config, chosen, calls, most, repeats=1, critic=None):
 
     for seed in range(setting.seeds):
         (train, evaluation), (_, part) = (settings.split(found.scopes, one, seed) for one in (setting, kept_apart))
-        asking, practised = (critic or config, found, seed, train), ranked(kept_apart, seed, part)[0]
-        prior, practice = _fitted(config, asking, practised, part, most)
+        ask_of = partial(asker, errs, found.gold, seed, part, train=train)
+        prior, practice = _fitted(config, ranked(kept_apart, seed, part)[0], ask_of, most)
         (scores, similarity), spent = ranked(setting, seed, evaluation), []
         for number in range(seed, setting.seeds * repeats, setting.seeds):
-            ask = _critic(critic or config, found, number, train, evaluation, "test", calls)
-            last = by_posterior(config, prior, scores, ask, calls)
-            ways = (  # as in BANDITS
-                in_turn(config, scores, ask, calls),
-                in_turn(config, scores, ask, calls, first=config.slate_size),
-                by_confidence(config, scores, similarity, ask, calls),
-                last,
-            )
-            slates = torch.stack([one.slates for one in ways])
+            ask = asker(errs, found.gold, number, evaluation, "test", calls, train)
+            ways = [in_turn(config, scores, ask, calls, first) for first in (0, config.slate_size)]
+            ways.append(by_confidence(config, scores, similarity, ask, calls))
+            ways.append(by_posterior(config, prior, scores, ask, calls))
+            slates = torch.stack([one.slates for one in ways])  # in the order of BANDITS
             asked = torch.from_numpy(evaluation).expand(slates.shape[:-1])
-            spent.append((measures.measure(found, asked, slates)[0], last.gain))
+            spent.append((measures.measure(found, asked, slates)[0], ways[-1].gain))
         parts.append([np.stack(of_critics, -2) for of_critics in zip(*spent, strict=True)])
         practices.append(practice)
         queries.append(evaluation)
@@ -284,13 +281,13 @@ def spend_calls(setting, config, chosen, calls, most, repeats=1, critic=None):
     return Spending(dict(zip(BANDITS, values, strict=True)), gain, practices, np.stack(queries))
 
 
-def _fitted(config, asking, scores, part, most):
+def _fitted(config, scores, ask_of, most):
     """The prior of a seed and its practice, on training questions that its adapter was not trained on."""
-    ask = _critic(*asking, part, "train", -(-config.depth // config.slate_size))
     shown = best(scores, config.depth).split(config.slate_size, dim=-1)
+    ask = ask_of("train", len(shown))
     asked = [(slate, torch.mul(*ask(call, slate))) for call, slate in enumerate(shown)]
     prior = fit_prior(scores, asked, config.recall / 100, config.precision / 100)
-    return prior, by_posterior(config, prior, scores, _critic(*asking, part, "test", most), most)
+    return prior, by_posterior(config, prior, scores, ask_of("test", most), most)
 
 
 def scored(found, weights, queries):
@@ -303,17 +300,3 @@ def scored(found, weights, queries):
     with torch.no_grad():
         scores, adapted, length = of.score(found.query[queries][None], found.bank[None])
         return scores.gather(-1, place)[0], gram(adapted, length, place)[0]
-
-
-def _critic(config, found, seed, train, queries, purpose, calls):
-    """The simulated critic of a seed for some questions; a global rate of false positives is set on `train`."""
-    calibration = torch.from_numpy(train)[None] if config.errors == "global" else None
-    critic, numbers = SimulatedCritic(config, found.gold, calibration), torch.from_numpy(queries)[None]
-    rounds = config.model_copy(update={"rounds": max(1, calls)})
-    uniforms = randomness.draw(rounds, (seed,), numbers, config.depth, len(found.query), purpose)
-
-    def ask(call, slates):
-        citations, readable = critic(numbers, slates[None], uniforms.critic[:, :, call])
-        return citations[0], readable[0]
-
-    return ask

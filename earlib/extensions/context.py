@@ -109,24 +109,21 @@ def features(turns, queries):
     """Plain features of each question and turn by name, `[n, m]`."""
     speaker, said = zip(*(turn.text.partition(": ")[::2] for turn in turns), strict=True)
     spoken, before = [one.partition(" [shares ")[0] for one in said], around(turns)[0]
-    asks = np.array(["?" in one for one in spoken], float)
-    of_turn = {
-        "length": np.log1p([len(one.split()) for one in spoken]),
-        "first of the session": (before < 0).astype(float),
-        "question": asks,
-        "question before": np.where(before < 0, 0, asks[before]),
-        "digits": np.array([any(map(str.isdigit, one)) for one in spoken], float),
-        "picture": np.array([" [shares " in one for one in said], float),
-    }
+    asks = np.array(["?" in one for one in spoken])
     when = [query.text.lower().startswith("when") for query in queries]
     people = [set(re.findall(r"\w+", one.lower())) or {""} for one in speaker]
     asked = [set(re.findall(r"\w+", query.text.lower())) for query in queries]
-    of_pair = {
+    found = {
+        "length": np.log1p([len(one.split()) for one in spoken]),
+        "first of the session": before < 0,
+        "question": asks,
+        "question before": asks[before] & (before >= 0),
+        "digits": [any(map(str.isdigit, one)) for one in spoken],
+        "picture": [" [shares " in one for one in said],
         "when": np.outer(when, [bool(RELATIVE.search(one)) for one in spoken]),
-        "speaker": np.array([[name <= words for name in people] for words in asked]),
+        "speaker": [[name <= words for name in people] for words in asked],
     }
-    of_turn = {name: np.tile(of, (len(queries), 1)) for name, of in of_turn.items()}
-    return of_turn | {name: of.astype(float) for name, of in of_pair.items()}
+    return {name: np.zeros((len(queries), len(turns))) + of for name, of in found.items()}
 
 
 def context(setting, encoded=("date", "window")):

@@ -20,6 +20,23 @@ def folds(scopes, setting, training, count):
     return [training[np.isin(of, some)] for some in np.array_split(names, min(count, len(names)))]
 
 
+def asker(config, gold, seed, queries, purpose, calls, train=None):
+    """The simulated critic of a seed for some questions: `ask(call, slates) -> (citations, readable)`, each `[n, s]`.
+
+    It knows the gold labels, `[N, K]`; a global rate of false positives is set on the questions `train`.
+    """
+    calibration = torch.from_numpy(train)[None] if config.errors == "global" else None
+    critic, numbers = SimulatedCritic(config, gold, calibration), torch.from_numpy(queries)[None]
+    rounds, (N, depth) = config.model_copy(update={"rounds": max(1, calls)}), gold.shape
+    uniforms = randomness.draw(rounds, (seed,), numbers, depth, N, purpose).critic
+
+    def ask(call, slates):
+        citations, readable = critic(numbers, slates[None], uniforms[:, :, call])
+        return citations[0], readable[0]
+
+    return ask
+
+
 def citations(gold, seed):
     """The critic's citations of each question's first candidates, bool `[N, shown]`, from their gold labels, `[N, K]`.
 
@@ -27,11 +44,9 @@ def citations(gold, seed):
     """
     config, (N, depth) = Config(), gold.shape
     shown = min(config.rounds * config.slate_size, depth // config.slate_size * config.slate_size)
-    critic, numbers = SimulatedCritic(config, gold[:, :shown]), torch.arange(N)[None]
-    uniforms = randomness.draw(config, (seed,), numbers, shown, N, "train").critic
-    slates = torch.arange(shown).expand(1, N, -1).split(config.slate_size, -1)
-    said = [critic(numbers, slate, uniforms[:, :, call])[0][0] for call, slate in enumerate(slates)]
-    return (torch.cat(said, -1) > 0).numpy()
+    ask = asker(config, gold[:, :shown], seed, np.arange(N), "train", config.rounds)
+    slates = torch.arange(shown).expand(N, -1).split(config.slate_size, -1)
+    return torch.cat([ask(call, slate)[0] > 0 for call, slate in enumerate(slates)], -1).numpy()
 
 
 def recall_of_cited(cited, numbers, slates):
