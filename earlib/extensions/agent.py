@@ -1,8 +1,7 @@
 """An agent's life with an `EARMemory`: it is asked one question after another, answers from its memory, and learns.
 
 Each question is tested before it is learned from; or a stream of feedback is learned from, right or wrong, and other
-questions are the test. The agent remembers every dialogue turn of a benchmark. Its feedback
-is simulated, and sees gold.
+questions are the test. The agent remembers every dialogue turn of a benchmark; its feedback is simulated and sees gold.
 """
 
 from collections import Counter
