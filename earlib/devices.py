@@ -8,10 +8,7 @@ import os
 import re
 
 DTYPES = ("float32", "float64")
-PRECISIONS = {
-    "full": "the precision of the encoder's own weights",
-    "mixed": "matrix products in bfloat16, the rest in the precision of the weights",
-}
+PRECISIONS = ("full", "mixed")  # all in the precision of the encoder's own weights; matrix products in bfloat16
 
 
 def default():
@@ -30,7 +27,7 @@ def dtype():
 
 
 def _chosen(variable, known):
-    chosen = os.environ.get(variable) or next(iter(known))
+    chosen = os.environ.get(variable) or known[0]
     if chosen not in known:
         raise ValueError(f"{variable}: expected one of {', '.join(known)}, got {chosen!r}")
     return chosen

@@ -1,6 +1,9 @@
 """For the tests of the loaders: JSON documents with a value changed, missing or of a wrong type, and the real files."""
 
 import copy
+import json
+import resource
+from contextlib import contextmanager
 
 import pytest
 
@@ -36,6 +39,24 @@ def faults(document, skipped, optional):
         for value in 3, 2.5, True, "x y", [7], {"a": 1}:
             if type(value) is not kind:
                 yield changed(document, place, value), at
+
+
+@contextmanager
+def full_disk(size):
+    """Let no file grow beyond so many bytes: the write itself fails, half done; Python ignores the signal with it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def written(folder, *entries):
+    """Path of a file that contains these entries."""
+    path = folder / "made.json"
+    path.write_text(json.dumps(entries), encoding="utf-8")
+    return path
 
 
 def real_file(name):

@@ -5,24 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-NAMES = (
-    "Ada",
-    "Ben",
-    "Cleo",
-    "Dan",
-    "Eva",
-    "Finn",
-    "Gia",
-    "Hugo",
-    "Ida",
-    "Jon",
-    "Kim",
-    "Leo",
-    "Mia",
-    "Ned",
-    "Ola",
-    "Pia",
-)
+FRIENDS = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo")
+OTHERS = ("Ida", "Jon", "Kim", "Leo", "Mia", "Ned", "Ola", "Pia")
 
 
 class Size(NamedTuple):
@@ -56,7 +40,7 @@ def _sample(rng, known, number, size):
     def say(count):
         return " ".join(rng.choice(known, count))
 
-    pair = NAMES[number % 8], NAMES[8 + number % 8]
+    pair = FRIENDS[number % 8], OTHERS[number % 8]
     conversation, observation, turns = {"speaker_a": pair[0], "speaker_b": pair[1]}, {}, []
     for session in range(1, size.sessions + 1):
         conversation[f"session_{session}_date_time"] = f"1:56 pm on {session + number} May, 2023"

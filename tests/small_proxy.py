@@ -34,17 +34,26 @@ class Proxy(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
+def serving(handler, **attributes):
+    """A server on this machine, on a port of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    vars(server).update(attributes)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
 def proxy(monkeypatch, behind, *variables):
     """Let environment variables name a proxy, which serves from the port `behind`; yields what it is asked."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         for variable in (name, name.upper()):
             monkeypatch.setenv(variable, "")  # put back afterwards, since the package adds the loopback to no_proxy
             monkeypatch.delenv(variable)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    server.behind, server.asked = behind, []
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    for variable in variables:
-        monkeypatch.setenv(variable, f"http://127.0.0.1:{server.server_port}")
-    yield server.asked
-    server.shutdown()
-    server.server_close()
+    with serving(Proxy, behind=behind, asked=[]) as server:
+        for variable in variables:
+            monkeypatch.setenv(variable, f"http://127.0.0.1:{server.server_port}")
+        yield server.asked

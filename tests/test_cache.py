@@ -1,15 +1,13 @@
 """The content cache: whatever happens to a file, what is loaded is what was saved, or nothing."""
 
-import resource
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
+from faults import full_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import earlib
 from earlib.data import cache
 
 ARRAYS = {
@@ -19,7 +17,6 @@ ARRAYS = {
     "number": np.array(7.5),
     "none": np.empty((0, 4), np.float16),
 }
-ROOT = Path(earlib.__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -95,13 +92,8 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch
 
 
 def test_a_full_disk_costs_nothing_else(folder):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with pytest.warns(UserWarning, match="cannot write .*not kept"):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # no file may grow beyond 64 bytes
-        try:
-            cache.save("runs", "a", ARRAYS)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(64), pytest.warns(UserWarning, match="cannot write .*not kept"):
+        cache.save("runs", "a", ARRAYS)
     assert silently("runs", "a") is None and not list((folder / "runs").iterdir())
 
 

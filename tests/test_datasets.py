@@ -4,11 +4,12 @@ import json
 from collections import Counter
 
 import pytest
-from faults import changed, faults, real_file, refused
+from faults import changed, faults, real_file, refused, written
 from hypothesis import given
 from hypothesis import strategies as st
+from made_longmemeval import QUESTION as ASKED
 
-from earlib.data import locomo
+from earlib.data import locomo, longmemeval
 from earlib.data.benchmarks import Benchmark, Memory, Query, load, statistics
 
 # As printed in the paper and contained in the file.
@@ -84,17 +85,15 @@ def test_ids_are_unique_and_every_reference_stays_in_its_scope(benchmark):
 def test_text_of_a_turn_and_its_options(file, benchmark):
     plain, dated = locomo.read(file, captions=False), locomo.read(file, dates=True)
     assert len({load("locomo").fingerprint(), *(one.fingerprint() for one in (benchmark, plain, dated))}) == 3
-    texts = (
-        {memory.id: memory for memory in benchmark.memories},
-        *({m.id: m.text for m in b.memories} for b in (plain, dated)),
-    )
+    texts = [{memory.id: memory.text for memory in made.memories} for made in (benchmark, plain, dated)]
+    dates = {memory.id: memory.date for memory in benchmark.memories}
     shared = 0
     for sample in json.loads(file.read_text()):
         for turn in (turn for turns in sample["conversation"].values() if isinstance(turns, list) for turn in turns):
-            memory, *others = (known[f"{sample['sample_id']}/{turn['dia_id']}"] for known in texts)
+            name = f"{sample['sample_id']}/{turn['dia_id']}"
             said = f"{turn['speaker']}: {turn['text'].strip()}"
             full = said + (f" [shares {turn['blip_caption']}]" if "blip_caption" in turn else "")
-            assert [memory.text, *others] == [full, said, f"[{memory.date}] {full}"]
+            assert [known[name] for known in texts] == [full, said, f"[{dates[name]}] {full}"]
             shared += full != said
     assert shared == 1226
 
@@ -145,12 +144,6 @@ TURN, QUESTION = ("conversation", "session_1", 0), ("qa", 0)
 DATE, OBSERVED = ("conversation", "session_1_date_time"), ("observation", "session_1_observation")
 
 
-def written(tmp_path, sample):
-    path = tmp_path / locomo.FILE
-    path.write_text(json.dumps([sample]))
-    return path
-
-
 def test_small_file_is_read_whole(tmp_path):
     small = locomo.read(written(tmp_path, SAMPLE))
     texts = [memory.text for memory in small.memories]
@@ -159,6 +152,9 @@ def test_small_file_is_read_whole(tmp_path):
     assert small.queries == (query,)
     assert small.audit == ()
     assert "red boat" not in repr(small)
+
+
+MARKED, ROLE, CONTENT = (("haystack_sessions", *at) for at in ((1, 0, "has_answer"), (0, 1, "role"), (0, 1, "content")))
 
 
 @pytest.mark.parametrize(
@@ -170,10 +166,18 @@ def test_small_file_is_read_whole(tmp_path):
         ((*OBSERVED, "Ann", 0, 1), 7, ["Ann[0][1]", "found 7"]),
         ((*OBSERVED, "Ann"), [["Ann bought a boat."]], ["Ann[0][1]: expected this field, found none"]),
         ((*TURN, "text"), "a boat \ud83d!", ["conv-1 conversation.session_1[0].text: ", "surrogates not allowed"]),
+        (["question_id"], "a/b", ["[0].question_id", "expected to match pattern", "'a/b'"]),
+        (["question_type"], "single-hop", ["[0].question_type", "'single-session-user'", "'single-hop'"]),
+        (["answer"], True, ["[0].answer", "expected a valid string, found True"]),
+        (["haystack_dates"], ["2023/05/20"], ["q1", "as many haystack_session_ids,", "2, 1 and 2"]),
+        (ROLE, "system", ["[0].haystack_sessions[0][1].role", "expected 'user' or 'assistant', found 'system'"]),
+        (CONTENT, "so \ud83d", ["[0].haystack_sessions[0][1].content", "surrogates not allowed", r"'so \ud83d'"]),
+        (["question"], "\ud83d\ud83d\ude00?", ["[0].question: ", "surrogates not allowed"]),
     ],
 )
 def test_bad_field_is_named_with_the_file_and_what_was_expected(tmp_path, place, value, words):
-    refused(locomo.read, written(tmp_path, changed(SAMPLE, place, value)), *words)
+    module, whole = (locomo, SAMPLE) if place[0] in SAMPLE else (longmemeval, ASKED)
+    refused(module.read, written(tmp_path, changed(whole, place, value), whole), *words)
 
 
 def test_missing_and_mistyped_values_are_named(tmp_path):
@@ -181,8 +185,13 @@ def test_missing_and_mistyped_values_are_named(tmp_path):
     elsewhere = ["qa[0].answer", "qa[0].category", "qa[0].evidence[0]", "observation.session_1_observation.Ann[0][1]"]
     optional = ["conversation.session_1", "conversation.session_1_date_time", "conversation.session_1[1].blip_caption"]
     observed = [f"observation.session_1_observation{speaker}" for speaker in ("", ".Ann", ".Bob")]
-    for sample, words in faults(SAMPLE, [*unread, *elsewhere], [*optional, *observed]):
-        refused(locomo.read, written(tmp_path, sample), words)
+    marks = [f"haystack_sessions[1][{turn}].has_answer" for turn in (0, 1)]
+    for module, found in (
+        (locomo, faults(SAMPLE, [*unread, *elsewhere], [*optional, *observed])),
+        (longmemeval, faults(ASKED, skipped=["answer", "answer_session_ids"], optional=marks)),
+    ):
+        for entry, words in found:
+            refused(module.read, written(tmp_path, entry), words)
 
 
 @pytest.mark.parametrize(
@@ -211,18 +220,36 @@ def test_empty_turn_keeps_the_speaker_and_the_caption(tmp_path):
 
 
 def test_a_corrected_file_is_read_under_its_own_name(tmp_path):
-    path = tmp_path / "corrected.json"
-    path.write_text(json.dumps([changed(SAMPLE, (*QUESTION, "evidence"), ["D1:2"])]))
+    path = written(tmp_path, changed(SAMPLE, (*QUESTION, "evidence"), ["D1:2"]))
     corrected = load("locomo", file=path)
-    assert corrected.name == "LoCoMo (corrected.json)" and corrected.queries[0].gold == ("conv-1/D1:2",)
+    assert corrected.name == "LoCoMo (made.json)" and corrected.queries[0].gold == ("conv-1/D1:2",)
 
 
-@pytest.mark.parametrize("content", [b"", b"[", b"\xff", 1000, 2_000_000])
-def test_file_that_is_no_complete_json_is_named(request, tmp_path, content):
-    path = tmp_path / locomo.FILE
-    if isinstance(content, int):  # so many bytes of the real file
-        content = request.getfixturevalue("file").read_bytes()[:content]
+@pytest.mark.parametrize("module", [locomo, longmemeval])
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", ["complete JSON", "after 0 whole entries"]),
+        (b"[", ["complete JSON"]),
+        (b"[]", ["at least one "]),
+        (b"{}", ["complete JSON, a list"]),
+        (b"[7]", ["[0]: ", ", found 7"]),
+        (b"[{]", ["complete JSON"]),
+        (b"[\xff]", ["complete JSON"]),
+    ],
+)
+def test_file_of_another_form_is_named(tmp_path, module, content, words):
+    path = tmp_path / "made.json"
     path.write_bytes(content)
+    refused(module.read, path, *words)
+    path.write_text(json.dumps([SAMPLE if module is locomo else ASKED]) + "]")
+    refused(module.read, path, "complete JSON", "Extra data", "get the file again")
+
+
+@pytest.mark.parametrize("length", [1000, 2_000_000])
+def test_the_real_file_cut_short_is_named(file, tmp_path, length):
+    path = tmp_path / locomo.FILE
+    path.write_bytes(file.read_bytes()[:length])
     refused(locomo.read, path, "expected complete JSON")
 
 

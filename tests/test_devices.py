@@ -51,14 +51,18 @@ def found():
     return Candidates(query, bank, index, gold, torch.ones(N, dtype=torch.int64), ids, (), (), ids, (), {})
 
 
-def updates(found, name, dtype=torch.float64, device="cpu", seeds=SEEDS, **changes):
-    """A learner, its steps over all but the last forty questions, its slates for those, and their measures."""
-    config = Config(**VARIANTS[name].changes, **changes)
-    there = found.to(torch.device(device))
+def prepared(found, name, dtype, device, seeds=SEEDS, kinds=(Learner,), **changes):
+    """The candidates on a device, an order of them for each seed, and a learner of each kind."""
+    config, there = Config(**{**VARIANTS[name].changes, **changes}), found.to(torch.device(device))
     order = torch.stack([torch.from_numpy(np.random.default_rng(seed).permutation(N)) for seed in seeds]).to(device)
-    train, kept = order[:, :-40], order[:, -40:]
     gold = randomness.shuffled(there.gold, seeds) if config.errors == "shuffled" else there.gold
-    learner = Learner(config, there, SimulatedCritic(config, gold), seeds, dtype)
+    return there, order, *(kind(config, there, SimulatedCritic(config, gold), seeds, dtype) for kind in kinds)
+
+
+def updates(found, name, dtype=torch.float64, device="cpu", seeds=SEEDS):
+    """A learner, its steps over all but the last forty questions, its slates for those, and their measures."""
+    there, order, learner = prepared(found, name, dtype, device, seeds)
+    train, kept = order[:, :-40], order[:, -40:]
     steps = list(learner.train(train))
     slates = learner.retrieve(kept, VARIANTS[name].explorer)
     return learner, steps, slates, measures.measure(there, kept, slates)
@@ -92,13 +96,8 @@ def test_the_final_measures_lie_within_the_seeds_spread(found, name):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 @pytest.mark.parametrize("name, changes", RECORDED)
 def test_recorded_updates_are_those_of_the_learner(found, name, changes, device):
-    config, there = Config(**{**VARIANTS[name].changes, **changes}), found.to(torch.device(device))
-    order = torch.stack([torch.from_numpy(np.random.default_rng(seed).permutation(N)) for seed in SEEDS]).to(device)
-    gold = randomness.shuffled(there.gold, SEEDS) if config.errors == "shuffled" else there.gold
-    learners = [
-        kind(config, there, SimulatedCritic(config, gold), SEEDS, torch.float64)
-        for kind in (Learner, captured.CapturedLearner)
-    ]
+    kinds = Learner, captured.CapturedLearner
+    _, order, *learners = prepared(found, name, torch.float64, device, kinds=kinds, **changes)
     for part in order[:, :59].split([30, 29], 1):  # the second one goes on, and each ends with a batch of its own size
         plain, recorded = ([*one.train(part)] for one in learners)
         assert [step.seen for step in plain] == [step.seen for step in recorded]
@@ -164,6 +163,8 @@ def test_the_environment_names_the_device_of_all_that_name_none(monkeypatch):
     monkeypatch.setenv("EARLIB_DEVICE", "tpu")
     with pytest.raises(ValueError, match="device: expected cpu, cuda or cuda:N, got 'tpu'"):
         Setting()
+    with pytest.raises(ValueError, match="device: expected cpu, cuda or cuda:N, got 'gpu'"):
+        encoders.encode(["cat"], device="gpu")
 
 
 def test_a_device_that_is_missing_is_named_before_anything_is_computed(tiny):  # noqa: F811

@@ -4,16 +4,17 @@ import contextlib
 import hashlib
 import json
 import os
-import resource
 import socket
 import threading
 import traceback
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from itertools import product
 
 import pytest
+from faults import full_disk
 from made_longmemeval import QUESTION
 from scripted_server import questions
-from small_proxy import proxy
+from small_proxy import proxy, serving
 
 from earlib import paths
 from earlib.data import download, encoders, longmemeval
@@ -38,7 +39,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[: len(body) // 2] if way in ("truncated", "stalled") else body)
         self.wfile.flush()
         if way == "stalled":
-            self.server.asked.set()
             self.server.release.wait(30)
 
     def log_message(self, *_):
@@ -47,23 +47,9 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.gets, server.body, server.asked, server.release = 0, BODY, threading.Event(), threading.Event()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield server
-    server.release.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@pytest.fixture
-def closed():
-    """A port on which nobody listens."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        port = listening.getsockname()[1]
-    return port
+    with serving(Handler, gets=0, body=BODY, release=threading.Event()) as server:
+        yield server
+        server.release.set()
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +63,8 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def publish(monkeypatch):
-    def publish(port, way="right", name=NAME, sha256=DIGEST):
-        file = download.File(f"http://127.0.0.1:{port}/{way}/{name}", sha256, "CC0")
+    def publish(port, way="right", name=NAME, sha256=DIGEST, at="http://127.0.0.1:{}"):
+        file = download.File(f"{at.format(port)}/{way}/{name}", sha256, "CC0")
         monkeypatch.setitem(download.FILES, name, file)
 
     return publish
@@ -137,12 +123,11 @@ def test_the_command_says_where_files_lie_or_why_they_do_not(server, publish, mo
         download.main()
 
 
-def test_server_without_an_answer_is_named(publish, closed):
-    publish(closed)
-    fails("refused")
+def test_server_without_an_answer_is_named(publish):
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
         publish(silent.getsockname()[1])
         fails("timed out", timeout=0.5)
+    fails("refused")
 
 
 def test_search_path_comes_first(server, publish, monkeypatch, tmp_path, home):
@@ -156,8 +141,8 @@ def test_search_path_comes_first(server, publish, monkeypatch, tmp_path, home):
     assert server.gets == 1
 
 
-def test_local_file_that_is_wrong_or_unreadable_is_neither_used_nor_overwritten(closed, publish, home):
-    publish(closed)
+def test_local_file_that_is_wrong_or_unreadable_is_neither_used_nor_overwritten(publish, home):
+    publish(9)
     home.mkdir()
     (home / NAME).write_bytes(b"mine")
     with pytest.raises(ValueError, match="wrong checksum") as caught:
@@ -173,12 +158,8 @@ def test_local_file_that_is_wrong_or_unreadable_is_neither_used_nor_overwritten(
 
 def test_folder_that_takes_no_file_is_named_and_left_empty(server, publish, home):
     publish(server.server_port)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(BODY) // 2, limits[1]))  # writes beyond it fail, as on a full disk
-    try:
+    with full_disk(len(BODY) // 2):
         fails(str(home))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert left(home) == []
     home.rmdir()
     home.write_text("a file where the folder should be")
@@ -201,13 +182,21 @@ def test_unknown_file_is_answered_with_the_near_one():
         download.fetch("locomo.json")
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
-def test_a_download_goes_through_the_proxy(server, home, monkeypatch, variable):
-    address = f"http://publisher.invalid/right/{NAME}"
-    monkeypatch.setitem(download.FILES, NAME, download.File(address, DIGEST, "CC0"))
+@pytest.mark.parametrize(
+    "variable, name",
+    [
+        ("HTTP_PROXY", "http://user:se%23kr%2Fet@{}"),
+        ("HTTP_PROXY", "http://user:se@kr!et@{}/"),
+        ("HTTP_PROXY", "{}"),
+        *((variable, "http://{}") for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY")),
+    ],
+)
+def test_a_download_goes_through_the_proxy(server, publish, home, monkeypatch, variable, name):
+    publish(80, at="http://publisher.invalid")
     with proxy(monkeypatch, server.server_port, variable) as asked:
+        monkeypatch.setenv(variable, name.format(os.environ[variable].removeprefix("http://")))
         assert download.fetch(NAME).read_bytes() == BODY
-    assert asked == [f"GET {address}"]
+    assert asked == [f"GET http://publisher.invalid/right/{NAME}"]
 
 
 @pytest.mark.parametrize("spared", ["", "publisher.invalid", "*"])
@@ -220,31 +209,19 @@ def test_the_loopback_never_goes_through_a_proxy(server, publish, home, monkeypa
     assert asked == []
 
 
-def asked_of_a_language_model():
-    Client("m", "https://publisher.invalid/v1", "key", max_retries=0).ask(questions(1))
+WAYS = {
+    "file": lambda: download.fetch(NAME),
+    "model": lambda: encoders.resolve("a/b@main"),
+    "reply": lambda: Client("m", "https://publisher.invalid/v1", "key", max_retries=0).ask(questions(1)),
+}
+PASSWORDS = ("sekret#1", "12#sekret", "sek/ret", "12/sekret", "sek?ret", "sek\\ret", "sek[ret")
 
 
-WAYS = [lambda: download.fetch(NAME), lambda: encoders.resolve("a/b@main"), asked_of_a_language_model]
-PASSWORDS = "sekret#1", "12#sekret", "sek/ret", "12/sekret", "sek?ret", "sek\\ret", "sek[ret"
-ASKED = [(WAYS[0], password) for password in PASSWORDS] + [(way, "sek/ret") for way in WAYS[1:]]
-
-
-@pytest.mark.parametrize("ask, password", ASKED)
-def test_a_password_that_is_not_encoded_is_never_shown(hub, home, monkeypatch, ask, password):
-    file = download.File(f"https://publisher.invalid/right/{NAME}", DIGEST, "CC0")
-    monkeypatch.setitem(download.FILES, NAME, file)
+@pytest.mark.parametrize("ask, password", [*product(["file"], PASSWORDS), *product(["model", "reply"], ["sek/ret"])])
+def test_a_password_that_is_not_encoded_is_never_shown(hub, publish, home, monkeypatch, ask, password):
+    publish(443, at="https://publisher.invalid")
     with proxy(monkeypatch, 9), pytest.raises(OSError, match="HTTPS_PROXY: expected scheme:.* percent-enc") as error:
         monkeypatch.setenv("HTTPS_PROXY", f"http://user:{password}@127.0.0.1:9")
-        ask()
+        WAYS[ask]()
     told = "".join(traceback.format_exception(error.value))
     assert not any(part in told for part in ("sek", "ret@"))
-
-
-@pytest.mark.parametrize("name", ["http://user:se%23kr%2Fet@{}", "http://user:se@kr!et@{}/", "{}", "http://{}"])
-def test_every_other_address_of_a_proxy_is_used(server, home, monkeypatch, name):
-    address = f"http://publisher.invalid/right/{NAME}"
-    monkeypatch.setitem(download.FILES, NAME, download.File(address, DIGEST, "CC0"))
-    with proxy(monkeypatch, server.server_port, "HTTP_PROXY") as asked:
-        monkeypatch.setenv("HTTP_PROXY", name.format(os.environ["HTTP_PROXY"].removeprefix("http://")))
-        assert download.fetch(NAME).read_bytes() == BODY
-    assert asked == [f"GET {address}"]

@@ -1,12 +1,12 @@
 """Files are written whole: the old content or the new, never a part; and places follow the environment."""
 
 import os
-import resource
 import subprocess
 import sys
 import time
 
 import pytest
+from faults import full_disk
 
 from earlib import paths
 
@@ -24,16 +24,10 @@ def test_a_file_is_written_whole_and_readable_by_all(tmp_path):
 
 
 def test_a_full_disk_keeps_the_old_content_and_names_the_file(tmp_path):
-    """A limit on the size of files stands in for the end of the disk: the write itself fails, half done."""
     path = tmp_path / "record.json"
     paths.write_atomically(path, "old")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores the signal that comes with it
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(OSError, match="cannot write .*record.json: File too large"):
-            paths.write_atomically(path, "x" * 10_000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(100), pytest.raises(OSError, match="cannot write .*record.json: File too large"):
+        paths.write_atomically(path, "x" * 10_000)
     assert path.read_text() == "old" and left_over(tmp_path) == ["record.json"]
 
 

@@ -199,17 +199,16 @@ def elsewhere(tiny, checkpoint, tmp_path, monkeypatch):
     folder = tmp_path / "tiny-t5"
     shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("*token*", "spiece*"))
     monkeypatch.setenv("EARLIB_MODELS", str(tmp_path))
-    rerankers._model.cache_clear()  # what is loaded was verified then
-    yield folder
-    rerankers._model.cache_clear()
+    monkeypatch.setattr(rerankers, "_model", rerankers._model.__wrapped__)  # nothing that was loaded before
+    return folder
 
 
 def test_an_answer_of_several_tokens_is_refused(elsewhere):
-    (elsewhere / "spiece.model").write_bytes(vocabulary([word for word in WORDS if word != "false"]))
-    for vocabulary_left in (True, False):
-        if not vocabulary_left:  # the library then makes one of its own, without a word
+    for another in (vocabulary([word for word in WORDS if word != "false"]), None):
+        if another:
+            (elsewhere / "spiece.model").write_bytes(another)
+        else:  # the library then makes one of its own, without a word
             (elsewhere / "spiece.model").unlink()
-            rerankers._model.cache_clear()
         with pytest.raises(ValueError, match="tiny: expected each of true, false to be one token"):
             score(PAIRS, "tiny")
 

@@ -26,19 +26,17 @@ def content_hash(content):
 
 def load(kind, key):
     """The arrays of an entry, `{name: array}`; None if it is missing, or unusable, which is a warning."""
-    path = _place(kind, key)
-    if not path.exists():
+    if not holds(kind, key):
         return None
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(_place(kind, key), framework="numpy") as file:
             header, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if header == _header(kind, key, arrays):
-            return arrays
-        problem = "its header does not match its name or its content"
+        if header != _header(kind, key, arrays):
+            raise ValueError("its header does not match its name or its content")
+        return arrays
     except Exception as error:  # a damaged file makes the reader raise errors of many types
-        problem = str(error)
-    warnings.warn(f"{path}: unusable ({problem}); its content is computed again", stacklevel=3)
-    return None
+        warnings.warn(f"{_place(kind, key)}: unusable ({error}); its content is computed again", stacklevel=3)
+        return None
 
 
 def holds(kind, key):

@@ -104,7 +104,7 @@ def _made_of(names):
 
 def _published(model, revision):
     """Folder of a model of the hub at a revision: as the hub gives it out, else as an earlier download left it."""
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
@@ -115,9 +115,5 @@ def _published(model, revision):
         with suppress(LocalEntryNotFoundError):  # pickled weights were left out where there are others
             kept = {"local_files_only": True, "ignore_patterns": [*UNREAD, "*.bin"]}
             return Path(snapshot_download(model, revision=revision, **kept))
-        places = " or ".join(str(place / model.split("/")[1]) for place in paths.model_folders())
-        raise ConnectionError(
-            f"{model}@{revision}: not in {places}, and not to be had from {constants.ENDPOINT} "
-            f"({type(error).__name__}: {' '.join(str(error).split())[:300]}). Put its files into one of them, or run "
-            f"`hf download {model} --revision {revision}` where there is a network and copy the hub's cache (HF_HOME)"
-        ) from error
+        places = [place / model.split("/")[1] for place in paths.model_folders()]
+        raise model_files.unavailable(f"{model}@{revision}", model, revision, places, error=error) from error

