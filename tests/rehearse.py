@@ -24,9 +24,9 @@ import made_locomo
 import made_longmemeval
 import torch
 import yaml
+from made_encoders import WORDS, bert_files, qwen_files
 from safetensors.torch import load_file, save_file
 from scripted_server import ScriptedServer, error, says
-from test_encoder_kinds import WORDS, bert_files, qwen_files
 from test_rerankers import t5_files
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -76,7 +76,7 @@ def _memories(scope, generator, friends, facts, captions, dates):
     day, words, memories = date(2024, 1, 1), sorted({fact.topic["word"] for fact in facts}), []
     for session in range(SESSIONS):
         day += timedelta(days=int(generator.integers(6, 25)))
-        turns = _turns(generator, friends, _lines(generator, [f for f in facts if f.session == session], words, day))
+        turns = _turns(generator, friends, [fact for fact in facts if fact.session == session], words, day)
         name, printed, observations = f"S{session + 1}", _printed(day), []
         for number, (speaker, said, observed, fact) in enumerate(turns, start=1):
             (friend, poss), turn = friends[speaker], f"{scope}/D{session + 1}:{number}"
@@ -93,29 +93,24 @@ def _memories(scope, generator, friends, facts, captions, dates):
     return memories
 
 
-def _lines(generator, facts, words, day):
-    """Lines of each friend in a session, in random order: text, observation and fact (None: a distractor)."""
-    waiting = ([], [])
+def _turns(generator, friends, facts, words, day):
+    """Alternating turns of a session: speaker, text, observation and fact; a distractor and small talk have no fact."""
+    waiting = ([], [])  # lines of each friend
 
-    def worded(templates, detail):
+    def tell(templates, detail, fact=None):
         ago = int(generator.integers(len(WORDING["when"])))
         said = _sentence(_one(generator, WORDING["leads"]) + templates["said"].format(detail))
-        return f"{said} {WORDING['when'][ago]}", templates["observed"].replace("{}", detail), ago
+        if fact:
+            fact.day = _printed(day - timedelta(days=ago))
+        teller = fact.teller if fact else generator.integers(2)
+        waiting[teller].append((f"{said} {WORDING['when'][ago]}", templates["observed"].replace("{}", detail), fact))
 
     for fact in facts:
-        *texts, ago = worded(fact.topic, fact.detail)
-        fact.day = _printed(day - timedelta(days=ago))
-        waiting[fact.teller].append((*texts, fact))
+        tell(fact.topic, fact.detail, fact)
     for word in _pick(generator, words, DISTRACTION):
-        *texts, _ = worded(_one(generator, WORDING["distractors"]), word)
-        waiting[generator.integers(2)].append((*texts, None))
+        tell(_one(generator, WORDING["distractors"]), word)
     for lines in waiting:
         generator.shuffle(lines)
-    return waiting
-
-
-def _turns(generator, friends, waiting):
-    """Alternating turns of a session, with small talk from a friend who has nothing left to tell."""
     speaker = int(generator.integers(2))
     turns = [(speaker, f"Hey {friends[1 - speaker][0]}, good to hear from you!", None, None)]
     while any(waiting):
