@@ -1,7 +1,8 @@
 """The user's own datasets and encoders: names that identify their content without their place, and entry points.
 
 A file or a folder is named `LABEL@HASH`, with the first digits of the SHA-256 of its content, a model of the hub
-`OWNER/NAME@COMMIT`. Their places stand in `EARLIB_OWN`, which the processes that this one starts inherit.
+`OWNER/NAME@COMMIT`. Their places stand in `EARLIB_OWN`, which the processes that this one starts inherit. An unknown
+name, or a file with another checksum than the one on record, is refused here, whoever published it.
 """
 
 import hashlib
