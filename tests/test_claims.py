@@ -57,9 +57,7 @@ def made(*rows, **more):
     found = {"tab02": rows} | more
     held = {id: {"parameters": {}, "rows": [{**usual, **row} for row in rows]} for id, rows in found.items()}
     present = {"dataset": {"locomo": "a", "longmemeval": "b"}, "encoder": {"minilm": "c"}}
-    return Runs(
-        "laptop", present, held, {id: f"there is no record of {id}" for id in evidence.RECORDS if id not in held}
-    )
+    return Runs("laptop", present, held, {id: f"there is no record of {id}" for id in {*evidence.RECORDS} - {*held}})
 
 
 def over(other, low, high, variant="ear", **keys):
@@ -128,6 +126,18 @@ def test_the_bounds_in_the_rules_are_the_papers():
     for id, key in (("rounds_tradeoff", "rounds"), ("replay_size_tradeoff", "replay_size")):
         others = {row[key] for row in paper.reported("tab06")} - {getattr(Config(), key)}
         assert {one[key] for one in measured[id]["of"]} == others == {2, 8}
+
+
+def test_the_numbers_in_notes_are_the_papers():
+    def j(variant, store):
+        return paper.value("tab04", metric="j", variant=variant, store=store)
+
+    alone = [j("ear", "both") - j(variant, "dialogue") for variant in ("ear", "retriever")]
+    assert "EAR: {:.2f}; Retriever: {:.2f}".format(*alone) in CLAIMS["mixing_gain"]["printed"]["note"]
+    keys = {"id": "tab03", "dataset": "longmemeval", "metric": "recall@5"}
+    ear, rmm = (paper.printed(**keys, variant=variant) for variant in ("ear", "rmm"))
+    note = CLAIMS["over_rl"]["printed"]["note"]
+    assert f"{ear} - {rmm}: {paper.number(ear) - paper.number(rmm):.2f}" in note
 
 
 # -- the rule
