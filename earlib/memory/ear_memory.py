@@ -61,10 +61,8 @@ class EARMemory(StoredMemory):
     ----------
     encoder : str, callable or object
         What `encoders.resolve` takes: a name, the folder of a sentence-transformers model, or OWNER/NAME@REVISION of
-        the hub, without a revision where the registry has one ("sentence-transformers/all-MiniLM-L6-v2"). Or a
-        callable `(texts) -> [n, d]`, or `(texts, kind) -> [n, d]` with kind "memory" or "query"; or the `Embeddings` of
-        LangChain. `save` has these embed a sentence of its own, by which `load` recognises them. The last 1,000
-        queries are not encoded again.
+        the hub. Or a callable `(texts) -> [n, d]`, or `(texts, kind) -> [n, d]` with kind "memory" or "query"; or the
+        `Embeddings` of LangChain. `save` has these embed a sentence of its own, by which `load` recognises them.
     preset : str or Preset
         "best", which learns a few weights; "adapter", "paper", which learn an adapter; or one of your own.
     critic : callable, optional
@@ -75,17 +73,15 @@ class EARMemory(StoredMemory):
     dtype : torch.dtype
         Of the adapter and its updates, torch.float32 or torch.float64. Embeddings of memories are kept in float16.
     experiences : int
-        Number of feedbacks that are kept, for replay by an adapter; the oldest is dropped first. Weights are learned
-        from at most 500.
+        Number of feedbacks kept for replay by an adapter, the newest. Weights are learned from at most 500.
     features : callable, optional
         `(query, texts) -> [n, F]`: features of memories, of the order of one, whose weights are learned; default:
         `earlib.memory.plain_features`.
     context : str, optional
         Key of the metadata that tells sessions apart, as "session". Memories of one namespace with an equal value are
-        each other's context, in the order of `list`, whatever was added between them: BM25 and cosine of the one
-        before and of the one after have learned weights, from (0.2, 0.1) and (0.1, 0.1) on, and candidates come in by
-        half of their BM25 too. Nothing is encoded for it. Where one is removed, its neighbours become each other's;
-        one that is replaced comes last; what does not meet `where` is as if never added. A folder keeps the key.
+        each other's context, in the order of `list`: BM25 and cosine of the one before and of the one after have
+        learned weights, from (0.2, 0.1) and (0.1, 0.1) on, and candidates come in by half of their BM25 too. A folder
+        keeps the key.
 
     Raises
     ------
@@ -123,13 +119,12 @@ class EARMemory(StoredMemory):
         namespace: str = "",
         metadata: Sequence[Metadata | None] | None = None,
     ) -> Ids:
-        """Add memories.
+        """Add memories, and return their ids.
 
         Parameters
         ----------
         texts : sequence of str
-            Empty ones are memories too. Equal ones are memories of their own; they share an embedding and a score, and
-            are retrieved in the order in which they were added.
+            Equal ones are memories of their own, retrieved in the order in which they were added.
         ids : sequence of int or str, optional
             Default: numbers that no memory has had. An id belongs to one memory of all namespaces, as a number or as
             its text.
@@ -138,16 +133,11 @@ class EARMemory(StoredMemory):
         metadata : sequence of dict, optional
             One a text, of what JSON can hold.
 
-        Returns
-        -------
-        list
-            Their ids.
-
         Raises
         ------
         TypeError, ValueError
             For another type, an id that is in use or comes twice, more or fewer ids or metadata than texts, or half of
-            a surrogate pair, which no encoder and no file takes.
+            a surrogate pair.
         """
         return self._add(texts, None if ids is None else check_ids(ids), namespace, metadata, replace=False)
 
@@ -158,10 +148,10 @@ class EARMemory(StoredMemory):
         namespace: str = "",
         metadata: Sequence[Metadata | None] | None = None,
     ) -> Ids:
-        """Add memories, in the place of those that have their ids, in one change; parameters as for `add`.
+        """Add memories, in the place of those that have their ids, in one change; as for `add`.
 
-        A replaced memory keeps its time of creation. It comes last in the order from then on, and feedback on what it
-        was is forgotten as by `remove`. An id of another namespace is refused.
+        A replaced memory keeps its time of creation and comes last in the order from then on; feedback on what it was
+        is forgotten. An id of another namespace is refused.
         """
         return self._add(texts, check_ids(ids), namespace, metadata, replace=True)
 
@@ -196,15 +186,8 @@ class EARMemory(StoredMemory):
         """Remove memories; they drop out of what is replayed too, and a model's replies about them are forgotten.
 
         In a folder their texts remain until the next snapshot is written, after some hundred changes or by `save`.
-
-        Parameters
-        ----------
-        ids : sequence of int, str, Memory or Found
-
-        Raises
-        ------
-        TypeError, ValueError
-            For an id of another type, that no memory has or that comes twice; none is removed then.
+        A TypeError or ValueError for an id of another type, that no memory has or that comes twice; none is removed
+        then.
         """
         gone = self._named(list(ids) if isinstance(ids, (set, frozenset)) else ids)  # in any order
 
@@ -219,8 +202,7 @@ class EARMemory(StoredMemory):
         """Return the memories that are ranked first for a query; no critic calls, and nothing changes.
 
         The K candidates of the configuration are ranked. Where more are wanted, others follow behind them in the order
-        of the first stage, with scores that are at most those before them: what comes first does not depend on how many
-        are asked for.
+        of the first stage, with scores that are at most those before them.
 
         Parameters
         ----------
@@ -245,8 +227,7 @@ class EARMemory(StoredMemory):
             In a process that was forked from the memory's.
         """
         k = check_count(k, "k", 1)
-        now, vector, scope = self._search(query, namespace, where)
-        rows, side = now.candidates(query, vector, self.config.depth, self.by_words, scope)
+        now, vector, scope, rows, side = self._search(query, namespace, where)
         if not len(rows):
             return []
         scores = now.scores(query, vector, rows, side)[0].flatten()
@@ -262,10 +243,10 @@ class EARMemory(StoredMemory):
         return [Found(one.id, one.text, score, *one[2:]) for one, score in zip(found, scores.tolist(), strict=True)]
 
     def _search(self, query, namespace, where):
-        """Return the snapshot that is searched, the embedding of a query, and the mask of the memories that count."""
+        """Return the snapshot that is searched, the query's embedding, the mask of what counts, and its candidates."""
         query, now = check_text(query, "query"), self._state.now
-        scope = now.scope(check_text(namespace, "namespace"), as_condition(where))
-        return now, self._vector(query), scope
+        scope, vector = now.scope(check_text(namespace, "namespace"), as_condition(where)), self._vector(query)
+        return now, vector, scope, *now.candidates(query, vector, self.config.depth, self.by_words, scope)
 
     async def aretrieve(self, *args: Any, **options: Any) -> Ranked:
         """As `retrieve`, in a thread of its own."""
@@ -273,8 +254,7 @@ class EARMemory(StoredMemory):
 
     def candidates(self, query: str, namespace: str = "", where: Where | None = None) -> Ids:
         """List the ids of the K candidates that are ranked for a query, in the order of the first stage."""
-        now, vector, scope = self._search(query, namespace, where)
-        rows, _ = now.candidates(query, vector, self.config.depth, self.by_words, scope)
+        now, _, _, rows, _ = self._search(query, namespace, where)
         return [now.memories[row].id for row in rows.tolist()]
 
     def feedback(
@@ -287,18 +267,18 @@ class EARMemory(StoredMemory):
     ) -> int:
         """Learn which memories were useful for a query: one update, made as a whole or not at all.
 
-        Where none is labelled as not useful, what stands first and is not among the useful ones is the other side, in
-        the namespaces of what was shown.
+        Where none is labelled as not useful, what ranks first and is not useful is the other side, in the namespaces of
+        what was shown.
 
         Parameters
         ----------
         query : str
         ids : sequence of int, str or Found
-            Memories that were shown, whether retrieved or not; at most K. What `retrieve` returned and `upsert` has
-            replaced since is not judged.
+            Memories that were shown, whether retrieved or not; at most K. What `upsert` has replaced since it was
+            retrieved is not judged.
         labels : sequence, optional
             True or 1 for a useful one, False, 0 or -1 for another; None where the critic is asked. Left out, the critic
-            is asked about all. A memory without a label from either counts as not judged.
+            is asked about all.
         source : str, optional
             Who says so. Of each source that is named only the newest 10 feedbacks count for the learned weights.
         cited : sequence of int, str or Found, optional
@@ -308,38 +288,34 @@ class EARMemory(StoredMemory):
         Returns
         -------
         int
-            Number of memories with a label. One removed or replaced while the critic answered is not among them.
+            Number of memories with a label, but those removed or replaced while the critic answered.
 
         Raises
         ------
         TypeError, ValueError
-            For another type, an id that no memory has or that comes twice, none or more ids than K, more or fewer
-            labels than ids, another label or citation, or where there are neither labels nor a critic.
+            For another type, an id that no memory has or that comes twice, none or more ids than K, another number of
+            labels, another label or citation, or where there are neither labels nor a critic.
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
         query, now, K = check_text(query, "query"), self._state.now, self.config.depth
         ids, cited = (None if given is None else sequence(given, "ids or cited") for given in (ids, cited))
-        shown, said = self._shown_and_said(ids, labels, cited)
+        slate = self._labelled(now, ids, labels, cited)
         source = None if source is None else str(check_id(source, "source"))
-        check_present(now, shown)
-        if not 0 < len(shown) <= K:
-            raise ValueError(f"ids: expected at least one and at most {K} (K), got {len(shown)}")
-        unknown = [at for at, label in enumerate(said) if label is None]
-        if self.critic is None and len(unknown) == len(shown):
+        if not 0 < len(slate) <= K:
+            raise ValueError(f"ids: expected at least one and at most {K} (K), got {len(slate)}")
+        unknown = [id for id, label in slate.items() if label is None]
+        if self.critic is None and len(unknown) == len(slate):
             raise ValueError("labels: expected some, since the memory has no critic")
         if self.critic is not None and unknown:
-            ask = self._asker(query, [shown[at] for at in unknown], now)
-            citations, readable = ask(0, torch.arange(len(unknown))[None, None])
-            (told,) = _labels(citations[:, :, None], readable[:, :, None])
-            for at, label in zip(unknown, told, strict=True):
-                said[at] = label
+            told = self._asker(query, unknown, now)(0, torch.arange(len(unknown))[None, None])
+            slate |= zip(unknown, *_labels(*told), strict=True)
         found = [one for one in (ids or []) + (cited or []) if isinstance(one, Found)]
         replaced = {one.id for one in found if now.memories[now.place(one.id)].text != one.text}
-        return self._learn(query, [shown], [said], now, source, replaced)
+        return self._learn(query, [slate], now, source, replaced)
 
-    def _shown_and_said(self, ids, labels, cited):
-        """Ids of the memories that were shown, and what a caller says of each."""
+    def _labelled(self, now, ids, labels, cited):
+        """What a caller says of each memory that was shown, by its id."""
         useful = [] if cited is None else self._named(cited)
         shown = useful if ids is None else self._named(ids)
         if cited is not None:
@@ -349,7 +325,8 @@ class EARMemory(StoredMemory):
         said = [as_label(one) for one in sequence([None] * len(shown) if labels is None else labels, "labels")]
         if len(said) != len(shown):
             raise ValueError(f"labels: expected {len(shown)}, one an id, got {len(said)}")
-        return shown, said
+        check_present(now, shown)
+        return dict(zip(shown, said, strict=True))
 
     async def afeedback(self, *args: Any, **options: Any) -> int:
         """As `feedback`, in a thread of its own."""
@@ -360,8 +337,7 @@ class EARMemory(StoredMemory):
 
         Parameters
         ----------
-        query : str
-        namespace, where : str and dict or callable
+        query, namespace, where : str, str and dict or callable
             As for `retrieve`.
 
         Returns
@@ -377,38 +353,24 @@ class EARMemory(StoredMemory):
         FloatingPointError
             If the adapter would diverge; it stays as it was.
         """
-        now, vector, scope = self._search(query, namespace, where)
-        if not scope.any():
+        now, vector, _, rows, side = self._search(query, namespace, where)
+        if not len(rows):
             raise ValueError("reflect: nothing is remembered there; expected at least one memory")
         if self.critic is None:
             raise ValueError("critic: expected one, to be asked about the Explorer's slates")
-        config = self.config
-        rows, side = now.candidates(query, vector, config.depth, self.by_words, scope)
+        config = self.config.model_copy(update={"slate_size": min(self.config.slate_size, len(rows))})
         ids = [now.memories[row].id for row in rows.tolist()]
         scores, adapted, length = now.scores(query, vector, rows, side)
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
-        ask = self._asker(query, ids, now)
-        config = config.model_copy(update={"slate_size": min(config.slate_size, len(rows))})
         given = side.to(self.dtype).reshape(len(rows), now.sides)[None, None, :, 0] if config.side else None
-        told = explore(config, scores, similarity, ask, config.rounds, given)
-        slates = [[ids[at] for at in slate] for slate in told.slates[0, 0].tolist()]
-        self._learn(query, slates, _labels(told.citations, told.readable), now)
+        told = explore(config, scores, similarity, self._asker(query, ids, now), config.rounds, given)
+        said = zip(told.slates[0, 0].tolist(), _labels(told.citations, told.readable), strict=True)
+        self._learn(query, [{ids[at]: label for at, label in zip(*one, strict=True)} for one in said], now)
         shown, cited = told.shown.flatten(), told.cited.flatten()
         return {ids[at]: float(cited[at] / shown[at]) for at in shown.nonzero().flatten().tolist()}
 
     def list(self, namespace: str | None = None, where: Where | None = None) -> Memories:
-        """List memories in the order in which they were added: those of a namespace, by default of all.
-
-        Parameters
-        ----------
-        namespace : str, optional
-        where : dict or callable, optional
-            As for `retrieve`.
-
-        Returns
-        -------
-        list of Memory
-        """
+        """List memories in the order in which they were added: of a namespace or of all, `where` as for `retrieve`."""
         now = self._state.now
         scope = now.scope(None if namespace is None else check_text(namespace, "namespace"), as_condition(where))
         return [own_copy(now.memories[row]) for row in np.flatnonzero(scope).tolist()]
@@ -448,10 +410,9 @@ class EARMemory(StoredMemory):
         -------
         dict
             Numbers of `memories`, `namespaces` and `feedbacks`, and names of `snapshots`. With learned weights also
-            which ranking is `served`; on how many of the last hundred feedbacks that count both were `tested`; what
-            share of the pairs of a useful memory and another one was in the `right` order by each, "learned" and "at
-            first"; and the learned `weights`: of words, with context of words before and after and of cosine before and
-            after, and of the features.
+            which ranking is `served`; on how many of the last hundred feedbacks both were `tested`; what share of the
+            pairs of a useful memory and another one was in the `right` order by each, "learned" and "at first"; and the
+            learned `weights`: of words, of the context (words before and after, cosine before and after), of features.
         """
         now, learner = self._state.now, self._state.learner
         told: dict[str, Any] = {"memories": now.size, "namespaces": len(np.unique(now.space[now.alive]))}
@@ -487,30 +448,26 @@ class EARMemory(StoredMemory):
 
         self._write(change)
 
-    def _learn(self, query, slates, labels, then, source=None, replaced=()):
-        """Learn from the labels of some slates; the number of memories that have one."""
+    def _learn(self, query, slates, then, source=None, replaced=()):
+        """Learn from the labels of some slates, by id; the number of memories that have one."""
         vector = self._vector(query)
 
         def change():
             # A memory may have been removed or replaced since it was shown: it becomes None, and so does its label.
-            now, shown = self._state.now, set(sum(slates, [])) - set(replaced)
-            kept = {id for id in shown if now.get(id) == then.get(id)}
-            present = [[id if id in kept else None for id in slate] for slate in slates]
-            known = [
-                [label if id in kept else None for id, label in zip(*pair, strict=True)]
-                for pair in zip(slates, labels, strict=True)
-            ]
+            now, shown = self._state.now, {id for slate in slates for id in slate}
+            kept = {id for id in shown.difference(replaced) if now.get(id) == then.get(id)}
             if kept:
-                told = {"slates": present, "labels": known, "source": source}
+                present = [[id if id in kept else None for id in slate] for slate in slates]
+                labels = [[label if id in kept else None for id, label in slate.items()] for slate in slates]
+                told = {"slates": present, "labels": labels, "source": source}
                 told |= self._state.considered(query, vector, present)
                 self._change("feedback", query=query, vector=vector, **told)
-            pairs = zip(sum(slates, []), sum(known, []), strict=True)
-            return len({id for id, label in pairs if label is not None})
+            return sum(any(slate.get(id) is not None for slate in slates) for id in kept)
 
         return self._write(change)
 
 
 def _labels(citations, readable):
-    """Labels of slates, from what a critic of the core says of them, `[1, 1, T, s]`."""
-    said = torch.where(readable, citations, 0)[0, 0].tolist()
+    """Labels of slates, from what a critic of the core says of them, `[..., s]`."""
+    said = torch.where(readable, citations, 0).flatten(0, -2).tolist()
     return [[citation > 0 if citation else None for citation in slate] for slate in said]

@@ -56,8 +56,7 @@ class MemoryState:
         words.append([""])
         self.learner = self._new_learner()
         self._room = torch.eye(1, width or 1).half()  # the bank, and room for more
-        adapter, weights = self.learner.ranking
-        ranked, session = (adapter, np.atleast_1d(weights), self.features), none if self.context else None
+        ranked, session = (*self.learner.ranking, self.features), none if self.context else None
         self._show(Snapshot(self._room, none, {}, {}, {}, [Memory("", "")], words, *ranked, session, {}))
 
     def _new_learner(self) -> OnlineLearner | WeightLearner:
@@ -68,7 +67,7 @@ class MemoryState:
     def _show(self, now: Snapshot) -> None:
         """Let readers and the learner see this from here on, ranked by what was learned."""
         adapter, weights = self.learner.ranking
-        now = now._replace(adapter=adapter, weights=np.atleast_1d(weights))
+        now = now._replace(adapter=adapter, weights=weights)
         self.learner.bank, self.learner.alive, self.now = now.bank, torch.from_numpy(now.alive), now
 
     def make(self, kind: str, given: dict[str, Any]) -> None:
@@ -187,11 +186,11 @@ class MemoryState:
             cosine = self.learner.cosine.score(asked[None, None], memory[None])[0]
             first = cosine.flatten().double() + side.reshape(len(rows), -1) @ torch.from_numpy(self._start)
             x = np.column_stack([first, side, now.features_of(query, torch.tensor(rows))])
-            self.learner.learn(x, np.array(rows), told, source_number(source))
+            self.learner = self.learner.learn(x, np.array(rows), told, source_number(source))
         else:
             index, padded = torch.zeros(K, dtype=torch.int64), torch.zeros(K, dtype=torch.float64)
             index[: len(rows)], padded[: len(rows)] = torch.tensor(rows), side
-            self.learner.learn(torch.from_numpy(vector).to(self.dtype), index, padded, told)
+            self.learner = self.learner.learn(torch.from_numpy(vector).to(self.dtype), index, padded, told)
         self._show(now)
 
     def learning(self, action: str, name: str) -> None:

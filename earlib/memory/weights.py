@@ -9,6 +9,7 @@ and another one j of a feedback,
 The scale u_1 is all but free: wrong labels that come at random lower it, and leave the order of memories as it was.
 """
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ class Cosine:
 
 
 class WeightLearner:
-    """Learner of a memory's few weights, with the same methods as `OnlineLearner`; a change is one assignment.
+    """Learner of a memory's few weights, with the same methods as `OnlineLearner`.
 
     Attributes
     ----------
@@ -80,15 +81,17 @@ class WeightLearner:
         weights = self.u[1:] / self.u[0] if self.served else np.zeros(len(self.u) - 1)
         return self.cosine, weights + self.start
 
-    def learn(self, x: np.ndarray, index: np.ndarray, told, source: int) -> None:
-        """Learn from one feedback on candidates: features `[K, D]`, rows `[K]`, and the Exploration of a critic.
+    def learn(self, x: np.ndarray, index: np.ndarray, told, source: int) -> "WeightLearner":
+        """Return the learner after one feedback on candidates; this one stays as it is.
 
-        Raises FloatingPointError if the weights would not be finite; nothing has changed then.
+        Features `[K, D]`, rows `[K]`, and the Exploration of a critic. Raises FloatingPointError if the weights would
+        not be finite.
         """
         shown, cited = (part.flatten().numpy()[: len(index)] for part in (told.shown, told.cited))
+        new = copy.copy(self)
+        new.known += 1
         if not (shown > 0).any():
-            self.known += 1
-            return
+            return new
         sign, weight = np.where(shown > 0, np.where(cited > 0, 1, -1), 0), 1.0
         rest = np.flatnonzero(sign == 0)
         rest = rest[best(torch.from_numpy(x[rest] @ self._direction()), self.slate).numpy()]
@@ -101,15 +104,15 @@ class WeightLearner:
             gap = (x[sign > 0][:, None] - x[sign < 0]).reshape(-1, x.shape[1])
             gap = np.stack([gap @ self.u / self.u[0], gap[:, 0]], 1).round(9)
             right = (0.5 + np.sign(gap) / 2).mean(0) if len(gap) else right
-        known, old, judged = self.known + 1, self._recent(self.experiences - 1), sign != 0
-        new = (np.full(judged.sum(), len(old.weight)), index[judged], sign[judged], x[judged])
-        each = np.array([weight]), right[None], np.array([source])
-        evidence = Evidence(*(np.concatenate(pair) for pair in zip(old, (*new, *each), strict=True)))
-        left, over, pairs = self._pairs(evidence)
-        u = fitted(self.u, evidence.x[left] - evidence.x[over], (evidence.weight / pairs.clip(1))[evidence.of[left]],
-                   self.start[0])  # fmt: skip
-        served = better(evidence.right[pairs > 0][-TESTED:], self.served)
-        self.known, self.evidence, self.u, self.served = known, evidence, u, served
+        old, judged = self._recent(self.experiences - 1), sign != 0
+        entries = np.full(judged.sum(), len(old.weight)), index[judged], sign[judged], x[judged]
+        added = *entries, np.array([weight]), right[None], np.array([source])
+        new.evidence = one = Evidence(*(np.concatenate(pair) for pair in zip(old, added, strict=True)))
+        left, over, pairs = new._pairs(one)
+        each = (one.weight / pairs.clip(1))[one.of[left]]
+        new.u = fitted(self.u, one.x[left] - one.x[over], each, self.start[0])
+        new.served = better(one.right[pairs > 0][-TESTED:], self.served)
+        return new
 
     def _direction(self):
         return self.u / self.u[0] if self.served else np.eye(len(self.u))[0]
