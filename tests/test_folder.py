@@ -1,6 +1,7 @@
 """The folder of a memory: damage and foreign files are refused by name, and a failing disk loses no change."""
 
 import gc
+import json
 import os
 import re
 import shutil
@@ -9,8 +10,9 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import safetensors.numpy
+from made_memory import WIDTH, answers, edit_snapshot, encoder, kept, made, preset, reopened, text, told
 from test_encoders import checkpoint  # noqa: F401
-from test_memory import WIDTH, answers, edit_snapshot, encoder, kept, made, preset, text, told
 
 from earlib.memory import EARMemory, stored_memory
 
@@ -25,7 +27,7 @@ def original(tmp_path_factory):
     held.add(["new"], ["named"])
     held.remove([3])
     told(held, 1, start=5)
-    held.close()
+    reopened(held, folder).close()
     return folder
 
 
@@ -218,19 +220,17 @@ def test_a_forked_process_changes_nothing(tmp_path):
     with pytest.raises(BlockingIOError):  # the child's close() did not open it to others
         EARMemory.load(tmp_path, encoder)
     held.add(["y"])
-    held.close()
-    with EARMemory.load(tmp_path, encoder) as again:
-        assert again.ids() == held.ids()
+    reopened(held, tmp_path).close()
 
 
 @pytest.mark.parametrize("name", ["~/m", "~/a/../m"])
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a").mkdir()
-    with made(3) as held:
-        held.save(name)
-    with EARMemory.load(name, encoder) as again:
-        assert len(again) == 3 and (tmp_path / "m" / "memory.sqlite").exists()
+    held = made(3)
+    held.save(name)
+    with reopened(held, name):
+        assert (tmp_path / "m" / "memory.sqlite").exists()
 
 
 def test_a_memory_that_is_dropped_unclosed_lets_its_folder_go(tmp_path):
@@ -256,24 +256,25 @@ def test_a_last_change_that_diverges_had_not_taken_effect(tmp_path):
     EARMemory.load(tmp_path, encoder).close()
 
 
-@pytest.mark.parametrize("gone", ["folder", "memory.sqlite", "memory.sqlite-wal", "memory.lock"])
+@pytest.mark.parametrize("gone", ["folder", "memory.sqlite", "memory.sqlite-wal", "memory.lock", "changes"])
 def test_a_memory_whose_files_were_replaced_is_refused_its_changes(tmp_path, gone):
     held, place = made(5), tmp_path / "m"
     held.save(place)
     if gone == "folder":
         place.rename(tmp_path / "moved")
         shutil.copytree(tmp_path / "moved", place)
+    elif gone == "changes":
+        run(place, "DELETE FROM changes")
     else:
         (place / gone).unlink()
+    told = "sqlite: another program has written" if gone == "changes" else "m/memory.*: it was removed or replaced"
     for call in (lambda: held.add(["lost"]), lambda: held.save(place)):
-        with pytest.raises(OSError, match="cannot write .*m/memory.*: it was removed or replaced.*save to ano"):
+        with pytest.raises(OSError, match=f"cannot write .*{told}.*save to another folder"):
             call()
     assert len(held) == 5
     held.save(tmp_path / "other")
-    held.add(["y"])
-    held.close()
-    with EARMemory.load(tmp_path / "other", encoder) as again:
-        assert len(again) == 6
+    assert held.add(["y"]) == [5]
+    reopened(held, tmp_path / "other").close()
 
 
 def test_whoever_takes_a_folder_from_an_open_memory_keeps_it(tmp_path):
@@ -286,22 +287,52 @@ def test_whoever_takes_a_folder_from_an_open_memory_keeps_it(tmp_path):
         first.add(["lost"])
     assert second.add(["kept"]) == [3]
     first.close()
-    with pytest.raises(BlockingIOError, match="open in another memory"):
-        EARMemory.load(tmp_path, encoder)
+    for take in (lambda: EARMemory.load(tmp_path, encoder), lambda: made(5).save(tmp_path)):
+        with pytest.raises(BlockingIOError, match="open in another memory"):
+            take()
     second.add(["too"])
-    second.close()
-    with EARMemory.load(tmp_path, encoder) as again:
+    with reopened(second, tmp_path) as again:
         assert [again.get(id) for id in again.ids()[3:]] == ["kept", "too"]
 
 
-def test_a_database_that_another_program_writes_is_not_written_over(tmp_path):
-    held = made(3)
+def test_removed_texts_are_gone_from_the_folder_after_a_save(tmp_path):
+    held = EARMemory(encoder)
+    held.add(["a secret", "b"])
     held.save(tmp_path)
-    held.add(["mine"])
-    run(tmp_path, "DELETE FROM changes")
-    for call in (lambda: held.add(["lost"]), lambda: held.save(tmp_path)):
-        with pytest.raises(OSError, match="memory.sqlite: another program has written it .* save to another folder"):
-            call()
-    held.save(tmp_path / "other")
-    assert held.add(["kept"]) == [4]
-    held.close()
+    held.remove([0])
+    held.save(tmp_path)
+    reopened(held, tmp_path).close()
+    assert not any(b"secret" in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def in_namespace(path):
+    """As version 3 wrote it: a checksum of three columns, and changes without the newer fields."""
+    gone = ', "namespace": "", "metadata": [], "replace": false'
+    edit_snapshot(path, ("PRAGMA user_version = 3",), (f"UPDATE changes SET plain = replace(plain, '{gone}', '')",))
+
+
+def of_an_adapter(path):
+    """As it was before weights were learned: no name of a source, and candidates that are sought anew."""
+    with closing(sqlite3.connect(path / "memory.sqlite")) as database:
+        for number, stored, arrays in database.execute("SELECT number, plain, arrays FROM changes").fetchall():
+            plain = {name: one for name, one in json.loads(stored).items() if name not in ("source", "candidates")}
+            arrays = {name: one for name, one in safetensors.numpy.load(arrays).items() if name != "side"}
+            values = json.dumps(plain), safetensors.numpy.save(arrays), number
+            database.execute("UPDATE changes SET plain = ?, arrays = ? WHERE number = ?", values)
+        database.commit()
+    edit_snapshot(path, weights=None, features=None, snapshots=None)
+
+
+@pytest.mark.parametrize("older", [in_namespace, of_an_adapter])
+def test_a_folder_of_before_opens_as_the_memory_that_it_was(folder, older):
+    with EARMemory.load(folder, encoder) as held:
+        before = answers(held)
+    older(folder)
+    with EARMemory.load(folder, encoder) as again:
+        assert answers(again) == before and {one.namespace for one in again.list()} == {""}
+        assert "preset of its own" in repr(again)
+        again.add(["more"], namespace="a", metadata=[{"n": 1}])
+    with EARMemory.load(folder, encoder) as again:
+        assert [one.text for one in again.list("a", {"n": 1})] == ["more"]
+        again.save(folder)
+        reopened(again, folder).close()

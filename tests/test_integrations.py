@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_memory import made, text
+from made_memory import made, text
 
 from earlib.memory import integrations
 from earlib.memory.folder import MemoryFolder

@@ -46,13 +46,13 @@ class _ByModel:
 class Replies(NamedTuple):
     """A store of replies about some memories, as `earlib.llm.replies.ReplyStore`."""
 
-    state: Any  # of the memory; its `replies` are ids and fields by key
+    state: Any  # of the memory; its `replies` are arguments of `answer` by key
     keep: Callable[[str, dict], None]
     path: str
 
     def get(self, key: str) -> Reply | None:
         kept = self.state.replies.get(key)
-        return kept and Reply(**kept[1], cached=True)
+        return kept and Reply(**kept["fields"], cached=True)
 
     def put(self, key: str, reply: Reply, model: str, endpoint: str) -> Reply:
         kept = ("text", "status", "prompt_tokens", "completion_tokens")

@@ -13,17 +13,14 @@ and takes effect by one assignment.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from earlib import paths
 from earlib.core.adapter import gram
 from earlib.core.explorer import explore
 from earlib.core.ordering import best
@@ -31,11 +28,13 @@ from earlib.data.encoders import sequence
 from earlib.memory.critics import Replies
 from earlib.memory.critics import ask as ask_critic
 from earlib.memory.snapshot import Found, Memory, check_free, check_present
-from earlib.memory.stored_memory import FolderPath, StoredMemory
+from earlib.memory.stored_memory import Id, StoredMemory, Where
 from earlib.memory.validation import (
+    as_citations,
     as_condition,
     as_json,
     as_label,
+    as_labels,
     as_number,
     check_count,
     check_distinct,
@@ -44,14 +43,8 @@ from earlib.memory.validation import (
     check_text,
     own_copy,
 )
-from earlib.memory.weights import WeightLearner
 
-Id = int | str
-Ids = list[Id]  # in the class, `list` is a method
-Memories = list[Memory]
-Ranked = list[Found]
 Metadata = dict[str, Any]
-Where = Metadata | Callable[[Memory], Any]
 
 
 class EARMemory(StoredMemory):
@@ -90,27 +83,10 @@ class EARMemory(StoredMemory):
         words, or a number that is too small.
     """
 
-    def __len__(self) -> int:
-        return self._state.now.size
-
-    def __contains__(self, id: object) -> bool:
-        return not isinstance(id, (bool, float)) and self._state.now.place(id) > 0
-
     @property
     def weight(self) -> float:
         """Weight of the score by words beside the adapter's; learned, from the configuration's start."""
         return float(self._state.now.weights[0])
-
-    def ids(self) -> Ids:
-        """List the ids of all memories, in the order in which they were added."""
-        now = self._state.now
-        return [now.memories[row].id for row in np.flatnonzero(now.space).tolist()]
-
-    def get(self, id: Id) -> str:
-        """Return the text of a memory; a ValueError if no memory has this id."""
-        now = self._state.now
-        check_present(now, [check_id(id)], "id")
-        return now.memories[now.place(id)].text
 
     def add(
         self,
@@ -118,7 +94,7 @@ class EARMemory(StoredMemory):
         ids: Sequence[Id] | None = None,
         namespace: str = "",
         metadata: Sequence[Metadata | None] | None = None,
-    ) -> Ids:
+    ) -> list[Id]:
         """Add memories, and return their ids.
 
         Parameters
@@ -147,7 +123,7 @@ class EARMemory(StoredMemory):
         ids: Sequence[Id],
         namespace: str = "",
         metadata: Sequence[Metadata | None] | None = None,
-    ) -> Ids:
+    ) -> list[Id]:
         """Add memories, in the place of those that have their ids, in one change; as for `add`.
 
         A replaced memory keeps its time of creation and comes last in the order from then on; feedback on what it was
@@ -198,7 +174,7 @@ class EARMemory(StoredMemory):
         if gone:
             self._write(change)
 
-    def retrieve(self, query: str, k: int = 5, namespace: str = "", where: Where | None = None) -> Ranked:
+    def retrieve(self, query: str, k: int = 5, namespace: str = "", where: Where | None = None) -> list[Found]:
         """Return the memories that are ranked first for a query; no critic calls, and nothing changes.
 
         The K candidates of the configuration are ranked. Where more are wanted, others follow behind them in the order
@@ -248,11 +224,11 @@ class EARMemory(StoredMemory):
         scope, vector = now.scope(check_text(namespace, "namespace"), as_condition(where)), self._vector(query)
         return now, vector, scope, *now.candidates(query, vector, self.config.depth, self.by_words, scope)
 
-    async def aretrieve(self, *args: Any, **options: Any) -> Ranked:
+    async def aretrieve(self, *args: Any, **options: Any) -> list[Found]:
         """As `retrieve`, in a thread of its own."""
         return await asyncio.to_thread(self.retrieve, *args, **options)
 
-    def candidates(self, query: str, namespace: str = "", where: Where | None = None) -> Ids:
+    def candidates(self, query: str, namespace: str = "", where: Where | None = None) -> list[Id]:
         """List the ids of the K candidates that are ranked for a query, in the order of the first stage."""
         now, _, _, rows, _ = self._search(query, namespace, where)
         return [now.memories[row].id for row in rows.tolist()]
@@ -309,7 +285,7 @@ class EARMemory(StoredMemory):
             raise ValueError("labels: expected some, since the memory has no critic")
         if self.critic is not None and unknown:
             told = self._asker(query, unknown, now)(0, torch.arange(len(unknown))[None, None])
-            slate |= zip(unknown, *_labels(*told), strict=True)
+            slate |= zip(unknown, *as_labels(*told), strict=True)
         found = [one for one in (ids or []) + (cited or []) if isinstance(one, Found)]
         replaced = {one.id for one in found if now.memories[now.place(one.id)].text != one.text}
         return self._learn(query, [slate], now, source, replaced)
@@ -364,60 +340,10 @@ class EARMemory(StoredMemory):
         similarity = gram(adapted, length, torch.arange(len(rows))[None, None])
         given = side.to(self.dtype).reshape(len(rows), now.sides)[None, None, :, 0] if config.side else None
         told = explore(config, scores, similarity, self._asker(query, ids, now), config.rounds, given)
-        said = zip(told.slates[0, 0].tolist(), _labels(told.citations, told.readable), strict=True)
+        said = zip(told.slates[0, 0].tolist(), as_labels(told.citations, told.readable), strict=True)
         self._learn(query, [{ids[at]: label for at, label in zip(*one, strict=True)} for one in said], now)
         shown, cited = told.shown.flatten(), told.cited.flatten()
         return {ids[at]: float(cited[at] / shown[at]) for at in shown.nonzero().flatten().tolist()}
-
-    def list(self, namespace: str | None = None, where: Where | None = None) -> Memories:
-        """List memories in the order in which they were added: of a namespace or of all, `where` as for `retrieve`."""
-        now = self._state.now
-        scope = now.scope(None if namespace is None else check_text(namespace, "namespace"), as_condition(where))
-        return [own_copy(now.memories[row]) for row in np.flatnonzero(scope).tolist()]
-
-    def export(self, path: FolderPath, namespace: str | None = None, where: Where | None = None) -> None:
-        """Write memories into a file of JSON lines, each an object with the fields of `Memory`; as for `list`."""
-        lines = [json.dumps(one._asdict(), ensure_ascii=False) + "\n" for one in self.list(namespace, where)]
-        paths.write_atomically(Path(path).expanduser(), "".join(lines))
-
-    def reset_learning(self) -> None:
-        """Forget all that was learned from feedback; the memories stay, and so do snapshots."""
-        self._change_learning("reset", "")
-
-    def keep_learning(self, name: str) -> None:
-        """Keep a snapshot of what was learned so far, in the memory and its folder; an earlier one of the name goes."""
-        self._change_learning("keep", check_text(name, "name"))
-
-    def restore_learning(self, name: str) -> None:
-        """Go back to what `keep_learning` kept under a name; a ValueError if there is no such snapshot."""
-        self._change_learning("restore", check_text(name, "name"))
-
-    def _change_learning(self, action, name):
-        def change():
-            kept = self._state.kept
-            if action == "restore" and name not in kept:
-                raise ValueError(f"name: {name!r}: expected one of {', '.join(kept) or 'those kept (none)'}")
-            if not self._state.width:
-                raise ValueError("the memory is empty: expected at least one memory, before which nothing is learned")
-            self._change("learning", action=action, name=name)
-
-        self._write(change)
-
-    def stats(self) -> dict[str, Any]:
-        """Tell how much was learned from, and how well.
-
-        Returns
-        -------
-        dict
-            Numbers of `memories`, `namespaces` and `feedbacks`, and names of `snapshots`. With learned weights also
-            which ranking is `served`; on how many of the last hundred feedbacks both were `tested`; what share of the
-            pairs of a useful memory and another one was in the `right` order by each, "learned" and "at first"; and the
-            learned `weights`: of words, of the context (words before and after, cosine before and after), of features.
-        """
-        now, learner = self._state.now, self._state.learner
-        told: dict[str, Any] = {"memories": now.size, "namespaces": len(np.unique(now.space[now.alive]))}
-        told |= {"feedbacks": learner.known, "snapshots": [*self._state.kept]}
-        return told | (self._write(learner.record) if isinstance(learner, WeightLearner) else {})
 
     def _named(self, given):
         """Ids of memories; other packages carry a number as text."""
@@ -434,7 +360,7 @@ class EARMemory(StoredMemory):
             shown = [ids[at] for at in slates.flatten().tolist()]
             replies = Replies(self._state, partial(self._keep, shown, now), self._folder and self._folder.path)
             labels = ask_critic(self.critic, query, [now.get(id).text for id in shown], replies)
-            citations = torch.tensor([0 if label is None else 2 * label - 1 for label in labels]).view(slates.shape)
+            citations = torch.tensor(as_citations(labels)).view(slates.shape)
             return citations, citations != 0
 
         return ask
@@ -465,9 +391,3 @@ class EARMemory(StoredMemory):
             return sum(any(slate.get(id) is not None for slate in slates) for id in kept)
 
         return self._write(change)
-
-
-def _labels(citations, readable):
-    """Labels of slates, from what a critic of the core says of them, `[..., s]`."""
-    said = torch.where(readable, citations, 0).flatten(0, -2).tolist()
-    return [[citation > 0 if citation else None for citation in slate] for slate in said]

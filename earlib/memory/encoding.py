@@ -27,8 +27,8 @@ def registered(name: str) -> encoders.Encoder:
     return encoders.get(encoders.resolve(name if Path(name).exists() else models.get(name, name)))
 
 
-def as_function(encoder: Any) -> Callable[..., Any] | None:
-    """Return a caller's encoder as `(texts, kind) -> embeddings`; None for what is none."""
+def as_function(encoder: Any) -> Callable[..., Any]:
+    """Return a caller's encoder as `(texts, kind) -> embeddings`."""
     if hasattr(encoder, "embed_documents") and hasattr(encoder, "embed_query"):  # LangChain's `Embeddings`
 
         def embed(texts, kind):
@@ -36,7 +36,7 @@ def as_function(encoder: Any) -> Callable[..., Any] | None:
 
         return embed
     if not callable(encoder):
-        return None
+        raise TypeError(f"encoder: expected a name, a callable or embeddings, found {type(encoder).__name__}")
     try:
         inspect.signature(encoder).bind("texts", "kind")
     except TypeError:
@@ -47,29 +47,29 @@ def as_function(encoder: Any) -> Callable[..., Any] | None:
 class MemoryEncoder:
     """Encodes texts, one thread at a time, since tokenizers bear no more."""
 
-    def __init__(self, encoder: encoders.Encoder | Callable[..., np.ndarray]):
-        self.encoder, self.width, self._lock = encoder, None, threading.Lock()
-        self.name = None if callable(encoder) else encoder.name
+    def __init__(self, given: Any):
+        self.entry = registered(given) if isinstance(given, str) else None
+        self.label = self.entry.name if self.entry else getattr(given, "__name__", type(given).__name__)
+        self._embed = self._by_model if self.entry else as_function(given)
+        self.width, self._lock, self._probe = None, threading.Lock(), None
         self.query = lru_cache(QUESTIONS)(self._query)  # most feedback is about what was just retrieved
-        self._probe: np.ndarray | None = None
 
     def __call__(self, texts: list[str], kind: str) -> np.ndarray:
         """Return unit embeddings, `[n, d]` float32."""
         with self._lock:
-            if callable(self.encoder):
-                vectors = as_matrix(self.encoder(texts, kind), "encoder", len(texts), self.width, np.float32)
-            else:
-                trusted = encoders.trusted(self.name)
-                model = embedding.embedder(self.encoder, devices.default(), devices.precision(), trusted)
-                prompt = self.encoder.memory_prompt if kind == "memory" else self.encoder.query_prompt
-                pieces = [texts[at : at + encoders.PIECE] for at in range(0, len(texts), encoders.PIECE)]
-                vectors = np.concatenate(list(model(pieces, prompt)))
+            vectors = as_matrix(self._embed(texts, kind), "encoder", len(texts), self.width, np.float32)
         with np.errstate(over="ignore"):
             length = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(length).all() and (length > 0).all()):  # a square that overflows is not finite either
             raise ValueError("encoder: expected embeddings that are finite and not 0; check the texts")
         self.width = vectors.shape[1]  # of all that it makes from here on
         return vectors / length
+
+    def _by_model(self, texts, kind):
+        entry = self.entry
+        model = embedding.embedder(entry, devices.default(), devices.precision(), encoders.trusted(entry.name))
+        pieces = [texts[at : at + encoders.PIECE] for at in range(0, len(texts), encoders.PIECE)]
+        return np.concatenate(list(model(pieces, entry.memory_prompt if kind == "memory" else entry.query_prompt)))
 
     def memories(self, texts: list[str], now: Snapshot) -> np.ndarray:
         """Return embeddings of distinct texts, `[n, d]` float16; those that are stored already are the stored ones."""
@@ -87,17 +87,17 @@ class MemoryEncoder:
 
     def identity(self) -> tuple[dict, dict[str, torch.Tensor]]:
         """Return what a folder keeps to recognise the encoder: fingerprint and name, or an embedding of the probe."""
-        if not callable(self.encoder):
-            return {"encoder": encoders.fingerprint(self.name), "encoder_name": self.name}, {}
+        if self.entry:
+            return {"encoder": encoders.fingerprint(self.label), "encoder_name": self.label}, {}
         if self._probe is None:
             self._probe = self([PROBE], "memory")[0]
         return {"encoder": None, "encoder_name": None}, {"probe": torch.from_numpy(self._probe)}
 
     def check_identity(self, kept: State, probe: Any, where: object) -> None:
         """Refuse an encoder that did not encode the memories of a folder."""
-        if not callable(self.encoder):
-            if encoders.fingerprint(self.name) != kept.encoder:
-                told = f"{self.name}, another one" if self.name != kept.encoder_name else "one of other weights"
+        if self.entry:
+            if encoders.fingerprint(self.label) != kept.encoder:
+                told = "one of other weights" if self.label == kept.encoder_name else f"{self.label}, another one"
                 raise ValueError(f"encoder: expected {kept.encoder_name} ({where}), got {told}")
             return
         mine, theirs = self([PROBE], "memory")[0], probe.numpy()

@@ -6,20 +6,13 @@ takes what `retrieve` returns. A retriever is pickled with the place of its memo
 
 
 def as_langchain(memory, k=5, namespace="", where=None):
-    """A LangChain retriever (the extra `langchain`).
+    """A LangChain retriever (the extra `langchain`), whose documents carry `id` (as text) and the memory's metadata.
 
     Parameters
     ----------
     memory : EARMemory
-    k : int
-        Memories that it returns.
-    namespace, where : str and dict or callable
+    k, namespace, where : int, str and dict or callable
         As for `EARMemory.retrieve`.
-
-    Returns
-    -------
-    langchain_core.retrievers.BaseRetriever
-        Its documents carry `id` (as text), and the memory's metadata.
 
     Raises
     ------
@@ -32,20 +25,13 @@ def as_langchain(memory, k=5, namespace="", where=None):
 
 
 def as_llamaindex(memory, k=5, namespace="", where=None):
-    """A LlamaIndex retriever (the extra `llamaindex`).
+    """A LlamaIndex retriever (the extra `llamaindex`), whose nodes carry the id (as text) and the memory's metadata.
 
     Parameters
     ----------
     memory : EARMemory
-    k : int
-        Memories that it returns.
-    namespace, where : str and dict or callable
+    k, namespace, where : int, str and dict or callable
         As for `EARMemory.retrieve`.
-
-    Returns
-    -------
-    llama_index.core.retrievers.BaseRetriever
-        Its nodes carry the id as text, and the memory's metadata.
 
     Raises
     ------

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from earlib.memory.folder import Memories, State
 from earlib.memory.online import OnlineLearner
 from earlib.memory.presets import Preset
 from earlib.memory.snapshot import Memory, Snapshot
-from earlib.memory.validation import as_number
+from earlib.memory.validation import as_citations, as_number
 from earlib.memory.weights import WeightLearner
 
 REPLIES = 1000  # of a language model that are kept, the newest
@@ -47,7 +46,7 @@ class MemoryState:
         self._start = np.array([self.config.side_start, *(START if context else ())])
         self.next = 0
         self.kept: dict[str, Kept] = {}  # by name
-        self.replies: dict[str, tuple[list, dict]] = {}  # of a language model: the memories' ids, and what it said
+        self.replies: dict[str, dict[str, Any]] = {}  # of a language model, by key: arguments of `answer`
         self.begin(0)
 
     def begin(self, width: int) -> None:
@@ -56,8 +55,9 @@ class MemoryState:
         words.append([""])
         self.learner = self._new_learner()
         self._room = torch.eye(1, width or 1).half()  # the bank, and room for more
-        ranked, session = (*self.learner.ranking, self.features), none if self.context else None
-        self._show(Snapshot(self._room, none, {}, {}, {}, [Memory("", "")], words, *ranked, session, {}))
+        adapter, weights = self.learner.ranking
+        empty = Snapshot(self._room, none, {}, {}, {}, [Memory("", "")], words, adapter, weights, self.features)
+        self._show(empty._replace(session=none if self.context else None, sessions={}))
 
     def _new_learner(self) -> OnlineLearner | WeightLearner:
         if self.preset.weights:
@@ -72,9 +72,8 @@ class MemoryState:
 
     def make(self, kind: str, given: dict[str, Any]) -> None:
         """Make a change that fits the memory."""
-        makers: dict[str, Callable[..., None]] = {"add": self.add, "remove": self.remove, "feedback": self.feedback}
-        makers |= {"learning": self.learning, "answer": self.answer}
-        makers[kind](**given)
+        assert kind in ("add", "remove", "answer", "feedback", "learning")
+        getattr(self, kind)(**given)
 
     # Changes; defaults are of folders of earlier versions.
 
@@ -129,10 +128,11 @@ class MemoryState:
 
     def answer(self, key: str, ids: list, fields: dict) -> None:
         """Keep a language model's reply about memories until one of them goes."""
-        self.replies = dict([*self.replies.items(), (key, (ids, fields))][-REPLIES:])
+        kept = {"key": key, "ids": ids, "fields": fields}
+        self.replies = dict([*self.replies.items(), (key, kept)][-REPLIES:])
 
     def _forget(self, ids) -> None:
-        self.replies = {key: held for key, held in self.replies.items() if not set(ids) & set(held[0])}
+        self.replies = {key: kept for key, kept in self.replies.items() if not set(ids) & set(kept["ids"])}
 
     def _settle(self, now: Snapshot) -> None:
         """Show memories, moved together if most were removed."""
@@ -178,9 +178,8 @@ class MemoryState:
         rows, shown = list(map(now.place, candidates)), [list(map(now.place, one)) for one in slates]
         place = {row: at for at, row in enumerate(rows)}
         slate = torch.tensor([[place[row] for row in one] for one in shown])
-        citations = torch.tensor([[0 if label is None else 2 * label - 1 for label in one] for one in labels])
-        slate, citations = slate[None, None], citations[None, None]
-        told = tallied(slate, citations, citations != 0, torch.zeros(1, 1, K, dtype=self.dtype))
+        citations = torch.tensor([as_citations(one) for one in labels])[None, None]
+        told = tallied(slate[None, None], citations, citations != 0, torch.zeros(1, 1, K, dtype=self.dtype))
         if isinstance(self.learner, WeightLearner):
             asked, memory = torch.from_numpy(vector).to(self.dtype), now.bank[rows].to(self.dtype)
             cosine = self.learner.cosine.score(asked[None, None], memory[None])[0]
@@ -211,7 +210,7 @@ class MemoryState:
         plain |= {"seed": self.seed, "dtype": str(self.dtype).partition(".")[2], "experiences": self.experiences}
         plain |= {"dimension": self.width or None, "known": self.learner.known, "next": self.next}
         plain |= {"snapshots": {name: known for name, (_, known) in self.kept.items()}}
-        plain |= {"replies": [{"key": key, "ids": ids, "fields": said} for key, (ids, said) in self.replies.items()]}
+        plain |= {"replies": [*self.replies.values()]}
         plain |= {"context": self.context} if self.context else {}
         learned = self.learner.state() if self.width else {}
         tensors = {f"learner.{name}": values for name, values in learned.items()}

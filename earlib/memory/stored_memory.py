@@ -1,5 +1,6 @@
-"""A memory's encoder, state and folder: how it begins, how each change is made, and how it is saved and loaded."""
+"""A memory's contents and folder: how it begins, how each change is made, and how it is saved and loaded."""
 
+import json
 import os
 import warnings
 import weakref
@@ -10,24 +11,30 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from earlib import paths
 from earlib.data import encoders
-from earlib.memory.encoding import PROBE, MemoryEncoder, as_function, registered
+from earlib.memory.encoding import PROBE, MemoryEncoder
 from earlib.memory.features import plain_features
-from earlib.memory.folder import MemoryFolder, State
+from earlib.memory.folder import MemoryFolder
 from earlib.memory.presets import PRESETS, Preset, resolve_preset
+from earlib.memory.snapshot import Memory, check_present
 from earlib.memory.state import MemoryState
-from earlib.memory.validation import as_matrix, check_count
+from earlib.memory.validation import as_condition, as_matrix, check_count, check_id, check_text, own_copy
+from earlib.memory.weights import WeightLearner
 from earlib.memory.writer import Writer
 
 CHANGES = 500  # behind a snapshot before the next is written: loading makes them again in some seconds
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FolderPath = str | os.PathLike[str]
-_OPEN: weakref.WeakValueDictionary[Path, "StoredMemory"] = weakref.WeakValueDictionary()  # of this process, by folder
 Function = Callable[..., Any]
+Id = int | str
+Ids = list[Id]  # in the class, `list` is a method
+Memories = list[Memory]
+Where = dict[str, Any] | Callable[[Memory], Any]
+_OPEN: weakref.WeakValueDictionary[Path, "StoredMemory"] = weakref.WeakValueDictionary()  # of this process, by folder
 
 
 class StoredMemory:
-    """The part of `EARMemory` that makes changes one after another, in memory and in its folder."""
+    """The part of `EARMemory` that keeps memories and what was learned, changes them as a whole, and saves them."""
 
     def __init__(
         self,
@@ -40,39 +47,33 @@ class StoredMemory:
         features: Function | None = None,
         context: str | None = None,
     ):
-        self.preset = resolve_preset(preset)
+        self.preset, self._encode = resolve_preset(preset), MemoryEncoder(encoder)
         self.config, self.by_words = self.preset.config, self.preset.words
-        function = None if isinstance(encoder, str) else as_function(encoder)
-        if not (isinstance(encoder, str) or function):
-            raise TypeError(f"encoder: expected a name, a callable or embeddings, found {type(encoder).__name__}")
         if not (critic is None or callable(critic)):
             raise TypeError(f"critic: expected a callable or None, found {type(critic).__name__}")
-        if dtype not in DTYPES.values():
+        if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype = {dtype!r}: expected torch.float32 or torch.float64")
         if features is not None and not (callable(features) and self.preset.weights):
             raise TypeError("features: expected a callable, and a preset that learns weights of them")
         if context is not None and not (isinstance(context, str) and context and self.preset.weights):
             raise TypeError("context: expected the name of a key of the metadata, and a preset that learns weights")
-        self.encoder: Any = registered(encoder) if isinstance(encoder, str) else encoder
         self.critic, self.dtype, self._given = critic, dtype, (encoder, critic, features)  # as for `load`
         self.seed, self.experiences = check_count(seed, "seed", 0), check_count(experiences, "experiences", 1)
-        self._encode, self._write = MemoryEncoder(function or self.encoder), Writer()
-        self._folder: MemoryFolder | None = None
+        self._of_probe: list[float] = []  # features, by which `load` recognises them
+        if self.preset.weights:
+            features = features or plain_features
+            self._of_probe = as_matrix(features(PROBE, [PROBE]), "features", 1)[0].tolist()
+        parts = self.preset, features, len(self._of_probe), self.seed, dtype, self.experiences, context
+        self._write, self._folder = Writer(), None
         weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
-        self.features = (features or plain_features) if self.preset.weights else None
-        self._of_probe: list[float] = []  # by which `load` recognises them
-        if self.features is not None:
-            self._of_probe = as_matrix(self.features(PROBE, [PROBE]), "features", 1)[0].tolist()
-        parts = self.preset, self.features, len(self._of_probe), self.seed, dtype, self.experiences, context
         self._state: MemoryState = self._write(lambda: MemoryState(*parts))  # tensors in the thread's modes
 
     def __repr__(self) -> str:
-        name = getattr(self.encoder, "name", None) or getattr(self.encoder, "__name__", type(self.encoder).__name__)
         preset = next((name for name, one in PRESETS.items() if one == self.preset), "of its own")
+        learner, folder = self._state.learner, self._folder.path if self._folder else "none"
         return (
-            f"<EARMemory: encoder {name}, preset {preset}, {self._state.now.size:,} memories, "
-            f"{self._state.learner.held:,} of {self._state.learner.experiences:,} experiences, "
-            f"folder {self._folder.path if self._folder else 'none'}>"
+            f"<EARMemory: encoder {self._encode.label}, preset {preset}, {len(self):,} memories, "
+            f"{learner.held:,} of {learner.experiences:,} experiences, folder {folder}>"
         )
 
     def __enter__(self) -> Self:
@@ -94,17 +95,85 @@ class StoredMemory:
         here = held is not None and held._folder and held._folder.path == path and held._write.in_own_process()
         return held if here else cls.load(path, *given)
 
+    def __len__(self) -> int:
+        return self._state.now.size
+
+    def __contains__(self, id: object) -> bool:
+        return not isinstance(id, (bool, float)) and self._state.now.place(id) > 0
+
+    def ids(self) -> Ids:
+        """List the ids of all memories, in the order in which they were added."""
+        now = self._state.now
+        return [now.memories[row].id for row in np.flatnonzero(now.space).tolist()]
+
+    def get(self, id: Id) -> str:
+        """Return the text of a memory; a ValueError if no memory has this id."""
+        now = self._state.now
+        check_present(now, [check_id(id)], "id")
+        return now.memories[now.place(id)].text
+
+    def list(self, namespace: str | None = None, where: Where | None = None) -> Memories:
+        """List memories in the order in which they were added: of a namespace or of all, `where` as for `retrieve`."""
+        now = self._state.now
+        scope = now.scope(None if namespace is None else check_text(namespace, "namespace"), as_condition(where))
+        return [own_copy(now.memories[row]) for row in np.flatnonzero(scope).tolist()]
+
+    def export(self, path: FolderPath, namespace: str | None = None, where: Where | None = None) -> None:
+        """Write memories into a file of JSON lines, each an object with the fields of `Memory`; as for `list`."""
+        lines = [json.dumps(one._asdict(), ensure_ascii=False) + "\n" for one in self.list(namespace, where)]
+        paths.write_atomically(Path(path).expanduser(), "".join(lines))
+
+    def stats(self) -> dict[str, Any]:
+        """Tell how much was learned from, and how well.
+
+        Returns
+        -------
+        dict
+            Numbers of `memories`, `namespaces` and `feedbacks`, and names of `snapshots`. With learned weights also
+            which ranking is `served`; on how many of the last hundred feedbacks both were `tested`; what share of the
+            pairs of a useful memory and another one was in the `right` order by each, "learned" and "at first"; and the
+            learned `weights`: of words, of the context (words before and after, cosine before and after), of features.
+        """
+        now, learner = self._state.now, self._state.learner
+        told: dict[str, Any] = {"memories": now.size, "namespaces": len(np.unique(now.space[now.alive]))}
+        told |= {"feedbacks": learner.known, "snapshots": [*self._state.kept]}
+        return told | (self._write(learner.record) if isinstance(learner, WeightLearner) else {})
+
+    def reset_learning(self) -> None:
+        """Forget all that was learned from feedback; the memories stay, and so do snapshots."""
+        self._change_learning("reset", "")
+
+    def keep_learning(self, name: str) -> None:
+        """Keep a snapshot of what was learned so far, in the memory and its folder; an earlier one of the name goes."""
+        self._change_learning("keep", check_text(name, "name"))
+
+    def restore_learning(self, name: str) -> None:
+        """Go back to what `keep_learning` kept under a name; a ValueError if there is no such snapshot."""
+        self._change_learning("restore", check_text(name, "name"))
+
+    def _change_learning(self, action, name):
+        def change():
+            kept = self._state.kept
+            if action == "restore" and name not in kept:
+                raise ValueError(f"name: {name!r}: expected one of {', '.join(kept) or 'those kept (none)'}")
+            if not self._state.width:
+                raise ValueError("the memory is empty: expected at least one memory, before which nothing is learned")
+            self._change("learning", action=action, name=name)
+
+        self._write(change)
+
     def _change(self, kind: str, **given: Any) -> None:
         """Make a change: first in the folder, if there is one, then in memory."""
-        if self._folder:
-            self._folder.append(kind, given)
+        if not self._folder:
+            self._state.make(kind, given)
+            return
+        self._folder.append(kind, given)
         try:
             self._state.make(kind, given)
         except BaseException:
-            if self._folder:
-                self._folder.drop()
+            self._folder.drop()
             raise
-        if self._folder and self._folder.changes % CHANGES == 0:  # and again as many later, if it fails
+        if self._folder.changes % CHANGES == 0:  # and again as many later, if it fails
             try:
                 self._write_snapshot(self._folder)
             except Exception as error:
@@ -142,8 +211,6 @@ class StoredMemory:
             except BaseException:
                 folder.close()
                 raise
-            if self._folder:
-                self._folder.close()
             self._take(folder)
 
         self._write(change)
@@ -154,6 +221,14 @@ class StoredMemory:
         identity, tensors = self._encode.identity()
         plain, memories, learned = self._state.parts()
         folder.write(plain | identity | {"features": self._of_probe}, memories, tensors | learned)
+
+    def _take(self, folder):
+        """Keep changes in this folder from here on, in place of another, or in none."""
+        if self._folder:
+            self._folder.close()
+        self._folder = folder
+        if folder:
+            _OPEN[folder.path] = self
 
     @classmethod
     def load(
@@ -176,10 +251,6 @@ class StoredMemory:
         features : callable, optional
             The callable of before, if there was one.
 
-        Returns
-        -------
-        EARMemory
-
         Raises
         ------
         TypeError, ValueError
@@ -199,9 +270,8 @@ class StoredMemory:
             except ValueError as error:
                 told = f'{path}: {error}; give its folder: load(path, encoder="path/to/folder")'
                 raise ValueError(told) from None
-            preset = Preset(plain.config, plain.words, plain.weights)
-            given = plain.seed, DTYPES[plain.dtype], plain.experiences, features, plain.context
-            memory = cls(encoder, preset, critic, *given)
+            preset, dtype = Preset(plain.config, plain.words, plain.weights), getattr(torch, plain.dtype)
+            memory = cls(encoder, preset, critic, plain.seed, dtype, plain.experiences, features, plain.context)
             mine, theirs = memory._of_probe, plain.features or []
             if len(mine) != len(theirs) or not np.allclose(mine, theirs):
                 told = f"those that {path} was made with, which make {theirs} of a fixed text"
@@ -213,7 +283,7 @@ class StoredMemory:
             raise
         return memory
 
-    def _restore(self, folder, plain: State, memories, tensors, changes):
+    def _restore(self, folder, plain, memories, tensors, changes):
         """Become what a folder holds."""
         self._state.restore(plain, memories, tensors)
         for number, change in enumerate(changes, 1):
@@ -225,18 +295,7 @@ class StoredMemory:
                 folder.drop()  # killed before it was taken back: it never took effect
         self._take(folder)
 
-    def _take(self, folder):
-        self._folder = folder
-        _OPEN[folder.path] = self
-
     def close(self) -> None:
         """Let another memory open the folder; this one goes on in memory alone."""
-        if not self._write.in_own_process():  # the folder is that process's, which goes on with it
-            return
-
-        def change():
-            if self._folder:
-                self._folder.close()
-                self._folder = None
-
-        self._write(change)
+        if self._write.in_own_process():  # in a forked one, the folder is its parent's, which goes on with it
+            self._write(lambda: self._take(None))

@@ -89,6 +89,17 @@ def as_label(label: Any, name: str = "labels") -> bool | None:
     return None
 
 
+def as_citations(labels: list[bool | None]) -> list[int]:
+    """Return labels as the core's citations, 1 or -1, and 0 for None."""
+    return [0 if label is None else 2 * label - 1 for label in labels]
+
+
+def as_labels(citations: torch.Tensor, readable: torch.Tensor) -> list[list[bool | None]]:
+    """Return the labels of slates that a critic of the core gives, `[..., s]`."""
+    said = torch.where(readable, citations, 0).flatten(0, -2).tolist()
+    return [[citation > 0 if citation else None for citation in slate] for slate in said]
+
+
 def as_matrix(made: Any, name: str, count: int, width: int | None = None, dtype: Any = np.float64) -> np.ndarray:
     """Return what a caller's function has made of some texts, a row of numbers for each; a tensor may need a gradient.
 
