@@ -44,11 +44,17 @@ def told(held, count=12, start=0):
     """Some feedback about texts that the memory holds; every third memory that is returned was useful."""
     for number in range(start, start + count):
         shown = held.retrieve(text(number) + "?")
-        held.feedback(text(number) + "?", [one.id for one in shown], [number % 3 == at % 3 for at in range(len(shown))])
+        held.feedback(text(number) + "?", shown, [number % 3 == at % 3 for at in range(len(shown))])
 
 
 def answers(held, count=20):
     return [[one[:3] for one in held.retrieve(text(number) + "!", 7)] for number in range(count)]
+
+
+def first_stage(held, query, depth=50):
+    """What a memory holds, a query's embedding, its candidates, and their scores beside the cosine."""
+    now, vector = held._state.now, held._encode([query], "query")[0]
+    return now, vector, *now.candidates(query, vector, depth, held.by_words, now.alive)
 
 
 def labelled(held, number=0):

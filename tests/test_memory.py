@@ -93,7 +93,7 @@ def test_a_question_is_encoded_once_for_its_retrieval_feedback_and_reflection(mo
     held.add([text(number) for number in range(30)])
     for query in ("river", "song", "river"):
         shown = held.retrieve(query)
-        held.feedback(query, [one.id for one in shown], [True] * len(shown))
+        held.feedback(query, shown, [True] * len(shown))
         held.reflect(query)
     assert asked == ["river", "song"]
     held.retrieve("nut")  # the one that was not asked for longest has to make room

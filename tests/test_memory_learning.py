@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_memory import NOUNS, answers, encoder, learned, made, preset, reopened, text, told
+from made_memory import NOUNS, answers, encoder, first_stage, learned, made, preset, reopened, text, told
 
 from earlib.core import randomness
 from earlib.core.critic import SimulatedCritic
@@ -54,11 +54,9 @@ def test_words_score_as_the_package_does_however_they_were_added_and_whatever_is
 
 def batched(held, config, queries):
     """The candidates of some queries in the memory, as the experiments hold them."""
-    now = held._state.now
-    ids = tuple(str(one.id) for one in now.memories)
-    vectors = held._encode(queries, "query")
-    found = [now.candidates(*one, config.depth, held.by_words, now.alive) for one in zip(queries, vectors, strict=True)]
-    index, side = (torch.stack(parts) for parts in zip(*found, strict=True))
+    (now, *_), *_ = found = [first_stage(held, query, config.depth) for query in queries]
+    ids, vectors = tuple(str(one.id) for one in now.memories), np.stack([one[1] for one in found])
+    index, side = (torch.stack([one[part] for one in found]) for part in (2, 3))
     gold = torch.rand(index.shape, generator=torch.Generator().manual_seed(1)) < 0.2
     names = tuple(map(str, range(len(queries))))
     return Candidates(
@@ -133,9 +131,8 @@ def test_it_gets_better_on_what_it_was_told():
 
 def test_the_first_stage_is_the_fusion_of_two_plain_rankings():
     held = made(200, preset(depth=10))
-    now, query = held._state.now, text(5) + " garden"
-    vector = held._encode([query], "query")[0]
-    rows, side = now.candidates(query, vector, 10, True, now.alive)
+    query = text(5) + " garden"
+    now, vector, rows, side = first_stage(held, query, 10)
     cosine = now.bank.double().numpy() @ vector.astype(np.float64)
     by_words = now.words.scores(query, now.alive)
     dense = sorted(range(1, 201), key=lambda row: (-np.float32(cosine[row]), row))[:40]
@@ -158,9 +155,8 @@ def test_what_comes_first_does_not_depend_on_how_many_are_asked_for():
         assert every[:10] == held.retrieve(query, 10) and every[:4] == held.retrieve(query, 4)
         assert sorted(one.id for one in every[:10]) == sorted(held.candidates(query))
         assert len({one.id for one in every}) == 150
-        now, vector = held._state.now, held._encode([query], "query")[0]
-        rows = now.candidates(query, vector, 150, True, now.alive)[0].tolist()
-        order = [now.memories[row].id for row in rows]
+        now, _, rows, _ = first_stage(held, query, 150)
+        order = [now.memories[row].id for row in rows.tolist()]
         assert [one.id for one in every[10:]] == [id for id in order if id not in held.candidates(query)][:140]
         assert len(held.retrieve(query, 500)) == 200
         assert [one.score for one in every] == sorted((one.score for one in every), reverse=True)
@@ -169,9 +165,7 @@ def test_what_comes_first_does_not_depend_on_how_many_are_asked_for():
 def test_a_cold_memory_weighs_words_as_its_preset_says():
     """Cosine plus 0.4 times the share of the score by words, among the candidates."""
     held, query = made(), "river song number2"
-    now = held._state.now
-    vector = held._encode([query], "query")[0]
-    rows, side = now.candidates(query, vector, 50, True, now.alive)
+    now, vector, rows, side = first_stage(held, query)
     scores = now.bank[rows].double().numpy() @ vector.astype(float) + 0.4 * side.numpy()
     found = {one.id: one.score for one in held.retrieve(query, 50)}
     expected = {now.memories[row].id: score for row, score in zip(rows.tolist(), scores, strict=True)}
@@ -274,8 +268,7 @@ def test_scores_of_the_context_are_those_of_the_memories_beside():
     held, query = talk(context="session"), text(3) + " river?"
     held.remove([7, 60])
     shown = held.retrieve(query, 5)
-    now, vector = held._state.now, held._encode([query], "query")[0]
-    rows, side = now.candidates(query, vector, 50, True, now.alive)
+    now, vector, rows, side = first_stage(held, query)
     alone, at = now.words.scores(query, now.alive), {row: place for place, row in enumerate(rows.tolist())}
     before, after = beside(now.session, now.alive)
     assert before[9] == 7 and after[7] == 9  # row 8 is gone

@@ -23,9 +23,7 @@ def liked(held, count, label=None, start=0, **options):
     for number in range(start, start + count):
         query = f"which river is number{number % 40}?"
         shown = held.retrieve(query)
-        held.feedback(
-            query, [one.id for one in shown], [label(*one) for one in enumerate(map(is_long, shown))], **options
-        )
+        held.feedback(query, shown, [label(*one) for one in enumerate(map(is_long, shown))], **options)
 
 
 def is_long(found):
@@ -87,7 +85,7 @@ def test_the_weight_of_words_stays_at_or_above_zero():
         query = text(number)
         shown = held.retrieve(query, 10)
         words = [bool(set(query.split()) & set(one.text.split())) for one in shown]
-        held.feedback(query, [one.id for one in shown], [not shares for shares in words])
+        held.feedback(query, shown, [not shares for shares in words])
         assert held.weight >= 0 and held.stats()["weights"][0] >= -1e-12
 
 
@@ -164,7 +162,7 @@ def test_features_may_be_ones_own(tmp_path):
     held.add([text(number).upper() if number % 2 else text(number) for number in range(60)])
     for number in range(60):
         shown = held.retrieve(f"song number{number % 5}")
-        held.feedback(f"song number{number % 5}", [one.id for one in shown], [one.text.isupper() for one in shown])
+        held.feedback(f"song number{number % 5}", shown, [one.text.isupper() for one in shown])
     assert len(held.stats()["weights"]) == 2 and held.stats()["weights"][1] > 0
     held.save(tmp_path)
     reopened(held, tmp_path, encoder, None, shouting).close()

@@ -56,7 +56,7 @@ class Replies(NamedTuple):
 
     def put(self, key: str, reply: Reply, model: str, endpoint: str) -> Reply:
         kept = ("text", "status", "prompt_tokens", "completion_tokens")
-        self.keep(key, {name: value for name, value in reply._asdict().items() if name in kept})
+        self.keep(key, {name: getattr(reply, name) for name in kept})
         return reply
 
 

@@ -44,7 +44,8 @@ from earlib.memory.validation import (
     own_copy,
 )
 
-Metadata = dict[str, Any]
+Metadata = Sequence[dict[str, Any] | None]
+Shown = Sequence[Id | Found]
 
 
 class EARMemory(StoredMemory):
@@ -93,7 +94,7 @@ class EARMemory(StoredMemory):
         texts: Sequence[str],
         ids: Sequence[Id] | None = None,
         namespace: str = "",
-        metadata: Sequence[Metadata | None] | None = None,
+        metadata: Metadata | None = None,
     ) -> list[Id]:
         """Add memories, and return their ids.
 
@@ -118,11 +119,7 @@ class EARMemory(StoredMemory):
         return self._add(texts, None if ids is None else check_ids(ids), namespace, metadata, replace=False)
 
     def upsert(
-        self,
-        texts: Sequence[str],
-        ids: Sequence[Id],
-        namespace: str = "",
-        metadata: Sequence[Metadata | None] | None = None,
+        self, texts: Sequence[str], ids: Sequence[Id], namespace: str = "", metadata: Metadata | None = None
     ) -> list[Id]:
         """Add memories, in the place of those that have their ids, in one change; as for `add`.
 
@@ -236,10 +233,10 @@ class EARMemory(StoredMemory):
     def feedback(
         self,
         query: str,
-        ids: Sequence[Id | Found] | None = None,
+        ids: Shown | None = None,
         labels: Sequence[Any] | None = None,
         source: str | None = None,
-        cited: Sequence[Id | Found] | None = None,
+        cited: Shown | None = None,
     ) -> int:
         """Learn which memories were useful for a query: one update, made as a whole or not at all.
 

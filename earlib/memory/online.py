@@ -64,6 +64,8 @@ class OnlineLearner(Learner):
         new.known, new._told = self.known + 1, told
         new.update(torch.tensor([[self.held]]), uniforms)
         new._check_learned(self.held)
+        for parameter in new.parameters:
+            parameter.grad = None  # which the next copy has no use for
         if new.held > self.experiences:
             new._drop_oldest()
         return new

@@ -5,7 +5,6 @@ The folder is made where there is none. The server needs the extra `mcp`.
 
 import argparse
 import functools
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +63,13 @@ def main() -> None:
     parser.add_argument("--encoder", help="of a new memory: a name, or the folder of a sentence-transformers model")
     parser.add_argument("--context", help="of a new memory: the key of the metadata that tells sessions apart")
     options = parser.parse_args()
-    with opened(options.folder, options.encoder, options.context) as memory:
+    try:
+        memory = EARMemory.load(options.folder, options.encoder)
+    except UnsavedError:  # none was ever saved to its end
+        memory = EARMemory(options.encoder or "minilm", context=options.context)
+        memory.save(options.folder)
+    with memory:
         server(memory).run()
-
-
-def opened(folder: Path, encoder: str | None, context: str | None) -> EARMemory:
-    """Return the memory of a folder, a new one where none was ever saved to its end."""
-    with suppress(UnsavedError):
-        return EARMemory.load(folder, encoder)
-    memory = EARMemory(encoder or "minilm", context=context)
-    memory.save(folder)
-    return memory
 
 
 if __name__ == "__main__":
