@@ -68,18 +68,10 @@ def described(folder):
             raise ValueError(f"{folder / module.path}: expected a tokenizer: {' or '.join(VOCABULARY)}")
     places = [folder, *(folder / module.path for module in modules)]  # a link to a folder is not looked into
     names = {file.relative_to(folder).as_posix() for at in places for file in at.rglob("*") if file.is_file()}
-    return {
-        "weights": tuple((name, own.file_hash(folder / name)) for name in _made_of(names)),
-        "remote_code": code,
-        "folder": str(folder),
-    } | _prompts(folder)
-
-
-def _prompts(folder):
-    """Prompts by the field of `Encoder`: those of queries and memories, else the default one, if there is one."""
     told = _read(folder / "config_sentence_transformers.json", Prompts) or Prompts()
     prompts, default = told.prompts or {}, told.default_prompt_name
-    return {
+    weights = tuple((name, own.file_hash(folder / name)) for name in _made_of(names))
+    return {"weights": weights, "remote_code": code, "folder": str(folder)} | {
         field: next((prompts[name] for name in (*names, default) if prompts.get(name)), "")
         for field, names in PROMPTS.items()
     }
