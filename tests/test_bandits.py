@@ -248,26 +248,19 @@ def spending(critics):
         return bandits.spend_calls(SETTING, CONFIG, None, 6, 4, repeats=2)
 
 
-def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(spending):
-    for bound in (0.0, 0.02, 0.1, 1.0):
-        reached = bandits.early(spending, [bound] * 2, 4)
-        counted = ~np.isnan(reached.values)
-        assert np.array_equal(counted, ~np.isnan(reached.calls)) and np.nanmax(reached.calls) <= 4
-        for seed, question in np.argwhere(counted):
-            gain, recall = (one[..., seed, question] for one in (spending.gain, spending.values["posterior"]))
-            calls = [next((c for c in range(4) if gain[c, critic] < bound), 4) for critic in range(2)]
-            assert reached.calls[seed, question] == np.mean(calls)
-            assert reached.values[seed, question] == np.mean([recall[c, critic] for critic, c in enumerate(calls)])
-    assert np.nanmax(reached.calls) == 0  # with the largest bound
-
-
-def test_one_who_is_told_asks_least(spending):
-    reached, recall = bandits.informed(spending, 4), spending.values["posterior"][:5]
-    for seed, question in np.argwhere(~np.isnan(reached.values)):
-        solved = [next((c for c in range(5) if one[c] == 1), None) for one in recall[..., seed, question].T]
-        assert reached.calls[seed, question] == np.mean([4 if c is None else c for c in solved])
-        assert reached.values[seed, question] == np.mean([c is not None for c in solved])
-    assert np.nanmean(reached.values) >= np.nanmean(recall[4])
+@pytest.mark.parametrize("bound", [0.0, 0.02, 0.1, 1.0, None])  # None: by one who is told
+def test_stopping_early_asks_at_most_as_often_and_answers_with_the_slate_it_had(spending, bound):
+    told, recall = bound is None, spending.values["posterior"]
+    enough = recall == 1 if told else spending.gain < bound
+    reached = bandits.informed(spending, 4) if told else bandits.early(spending, [bound] * 2, 4)
+    counted = ~np.isnan(reached.values)
+    assert np.array_equal(counted, ~np.isnan(reached.calls)) and np.nanmax(reached.calls) <= 4
+    for of in np.argwhere(counted).tolist():
+        calls = [next((c for c in range(4) if enough[(c, critic, *of)]), 4) for critic in range(2)]
+        assert reached.calls[*of] == np.mean(calls)
+        assert reached.values[*of] == np.mean([recall[(c, critic, *of)] for critic, c in enumerate(calls)])
+    assert bound != 1.0 or np.nanmax(reached.calls) == 0
+    assert not told or np.nanmean(reached.values) >= np.nanmean(recall[4])
 
 
 def test_nothing_is_fitted_to_evaluation_questions(found, spending, critics):

@@ -32,8 +32,8 @@ def turns_of(sessions):
 
 
 @cache
-def scored():
-    return context.context(Setting(**TOY), ("date",))
+def scored(store="dialogue"):
+    return context.context(Setting(**TOY, store=store), ("date",) if store == "dialogue" else ())
 
 
 @cache
@@ -82,14 +82,19 @@ def test_texts_of_an_observation_are_the_published_turns_it_was_drawn_from():
     assert {own, drawn[number + 1].text} < set(session) and turn not in session
 
 
-def test_an_observation_alone_is_its_retriever_and_its_turns_add_the_scores_of_the_turns():
-    setting = Setting(**TOY, store="observation")
-    found = context.context(setting, ())
+@pytest.mark.parametrize("store, text", [("dialogue", "turn"), ("observation", "observation")])
+def test_a_memory_s_own_text_alone_is_the_retriever(store, text):
+    setting, found = Setting(**TOY, store=store), scored(store)
     parts = [settings.split(found.found.scopes, setting, seed)[1] for seed in range(2)]
-    order = context.first_stages(found, 5)[("observation",), ""]
+    order = context.first_stages(found, 5)[(text,), ""]
     alone = context_study.answers(found, [(part, order[part]) for part in parts])
     static = runs.answers(setting, "retriever")
     assert np.array_equal(alone.values, static.values, equal_nan=True)
+    assert np.array_equal(alone.queries, static.queries)
+
+
+def test_the_turns_of_an_observation_add_the_scores_of_the_turns():
+    found = scored("observation")
     assert found.parts == ("date", "turns", "session", "words", "features") and len(found.combinations) == 32
     # Each toy observation was drawn from one turn, whose own scores are those by its turns.
     memories = settings.benchmark("toy").memories
@@ -177,14 +182,8 @@ def test_nothing_of_the_evaluation_questions_enters_what_is_chosen_and_learned(s
     assert wrong.reached != one.reached  # those of the training questions do
 
 
-def test_the_turn_alone_is_the_retriever_and_an_adapter_starts_from_the_weights():
-    setting, found = Setting(**TOY), scored()
-    order = orders()[("turn",), ""]
-    parts = [settings.split(found.found.scopes, setting, seed)[1] for seed in range(2)]
-    alone = context_study.answers(found, [(part, order[part, :5]) for part in parts])
-    static = runs.answers(setting, "retriever")
-    assert np.array_equal(alone.values, static.values, equal_nan=True)
-    assert np.array_equal(alone.queries, static.queries)
+def test_an_adapter_starts_from_the_weights():
+    found, order = scored(), orders()[("turn",), ""]
     of, numbers, asked = context_study.cite(found, order, 0), np.arange(30), np.arange(30, 60)
     parts = found.combinations[-1]
     made = dict(of.by_adapter(parts, numbers, asked, torch.float64))

@@ -161,12 +161,8 @@ def price(context, setting, repeats=50):
     scope, count = Counter(one.scope for one in searched.memories if one.store == "dialogue").most_common(1)[0]
     turns = [one for one in searched.memories if (one.scope, one.store) == (scope, "dialogue")]
     asked = [query.text for query in searched.asked if query.scope == scope][:repeats]
-    vectors, alive, read = (
-        [one[:count] for one in context.vectors.values()],
-        np.ones(count, bool),
-        texts(turns).values(),
-    )
-    indexes, plain = [Words() for _ in read], np.zeros((count, len(FEATURES)))
+    vectors, read = [one[:count] for one in context.vectors.values()], texts(turns).values()
+    indexes, alive, plain = [Words() for _ in read], np.ones(count, bool), np.zeros((count, len(FEATURES)))
     for words, of in zip(indexes, read, strict=True):
         words.append(of)
     weights, W = np.ones(len(context.values)), torch.eye(vectors[0].shape[1])
