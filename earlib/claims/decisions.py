@@ -6,12 +6,13 @@ from functools import cache
 
 from earlib import paper, records
 from earlib.claims import on_paper, on_records, rule
-from earlib.claims.evidence import MAIN, RECORDS, SPLITS, gap, under_readings
+from earlib.claims.evidence import MAIN, RECORDS, SPLITS, gap, part_of
 from earlib.claims.rule import OPEN, OPPOSITE, Finding, Undecidable
 from earlib.core.config import Config
 
 STEADY = ("gain", "observations", "delta_moved")  # metrics that machines agree on; passages and times vary
 EDGES = ("above", "below")
+NO_READINGS = ("default", "by conversation")  # choices that are the usual one, and another split
 
 
 @cache
@@ -93,8 +94,13 @@ def _read(piece, runs):
     """The finding on a part with the readings under which it stands; what one decides the other way depends on it."""
     if piece.region is None or piece.part.pair is None:
         return piece
-    tried = under_readings(runs, piece.part.pair).items()
-    tried = {": ".join(one): rule.judged(part, *piece.region).verdict for one, part in tried}
+    (variant, other, sign), tried = piece.part.pair, {}
+    own = {"dataset": runs.dataset, "encoder": runs.encoder}
+    for row in records.matching(runs.rows("sensitivity"), own):
+        turn = {(variant, other): sign, (other, variant): -sign}.get((row["variant"], row.get("over")))
+        if turn and row.get("difference") is not None and row["choice"] not in NO_READINGS:
+            part = rule.turned(part_of(row, "difference"), turn)
+            tried[f"{row['option']}: {row['choice']}"] = rule.judged(part, *piece.region).verdict
     same, opposite = [*tried.values()].count(piece.verdict), OPPOSITE.get(piece.verdict)
     piece = piece._replace(readings=f"{same} of {len(tried)}" if tried else None)
     against = ", ".join(one for one, verdict in tried.items() if verdict == opposite)

@@ -195,17 +195,6 @@ def _comparison(row, variant, other, **where):
     return ", ".join([*filter(None, about), *(f"{key} {where[key]}" for key in keys)])
 
 
-def under_readings(runs, pair):
-    """A paired difference under each reading of the paper (option, choice) that was tried on it; the split is none."""
-    found, (variant, other, sign) = {}, pair
-    for row in runs.rows("sensitivity"):
-        turn = {(variant, other): sign, (other, variant): -sign}.get((row["variant"], row.get("over")))
-        own = (row["dataset"], row["encoder"]) == (runs.dataset, runs.encoder)
-        if own and turn and row.get("difference") is not None and row["choice"] not in ("default", "by conversation"):
-            found[row["option"], row["choice"]] = turned(part_of(row, "difference"), turn)
-    return found
-
-
 def trajectory(runs, id, variant, x="training_queries", **where):
     """The points of a curve after its start, in order: by x the difference to the start, which is the retriever."""
     found = [row for row in measured_rows(runs, id, variant=variant, metric="recall@5", **where) if row.get(x)]
