@@ -71,10 +71,10 @@ def learned(held):
 
 def reopened(held, place, *given):
     """Close a memory, and load what its folder holds: bit for bit the same."""
-    everything = [(one.list(), one.stats(), answers(one), learned(one)) for one in (held,)]
+    before = held.list(), held.stats(), answers(held), learned(held)
     held.close()
     again = EARMemory.load(place, *(given or [encoder]))
-    assert [(again.list(), again.stats(), answers(again), learned(again))] == everything
+    assert (again.list(), again.stats(), answers(again), learned(again)) == before
     return again
 
 

@@ -305,7 +305,7 @@ def test_removed_texts_are_gone_from_the_folder_after_a_save(tmp_path):
     assert not any(b"secret" in path.read_bytes() for path in tmp_path.iterdir())
 
 
-def in_namespace(path):
+def of_version_3(path):
     """As version 3 wrote it: a checksum of three columns, and changes without the newer fields."""
     gone = ', "namespace": "", "metadata": [], "replace": false'
     edit_snapshot(path, ("PRAGMA user_version = 3",), (f"UPDATE changes SET plain = replace(plain, '{gone}', '')",))
@@ -323,7 +323,7 @@ def of_an_adapter(path):
     edit_snapshot(path, weights=None, features=None, snapshots=None)
 
 
-@pytest.mark.parametrize("older", [in_namespace, of_an_adapter])
+@pytest.mark.parametrize("older", [of_version_3, of_an_adapter])
 def test_a_folder_of_before_opens_as_the_memory_that_it_was(folder, older):
     with EARMemory.load(folder, encoder) as held:
         before = answers(held)

@@ -225,13 +225,11 @@ class Embeddings:
 
 @pytest.mark.parametrize("given", [lambda texts: encoder(texts, "memory"), Embeddings()])
 def test_encoders_of_other_shapes(tmp_path, given):
-    with EARMemory(given) as held:
-        held.add([text(number) for number in range(20)])
-        held.save(tmp_path)
-        plain = EARMemory(encoder)
-        plain.add([text(number) for number in range(20)])
-        assert answers(held) == answers(plain)
-    with EARMemory.load(tmp_path, given) as again:
+    held, plain = EARMemory(given), EARMemory(encoder)
+    for one in (held, plain):
+        one.add([text(number) for number in range(20)])
+    held.save(tmp_path)
+    with reopened(held, tmp_path, given) as again:
         assert answers(again) == answers(plain)
 
 

@@ -51,7 +51,8 @@ class MemoryEncoder:
         self.entry = registered(given) if isinstance(given, str) else None
         self.label = self.entry.name if self.entry else getattr(given, "__name__", type(given).__name__)
         self._embed = self._by_model if self.entry else as_function(given)
-        self.width, self._lock, self._probe = None, threading.Lock(), None
+        self._lock, self.width = threading.Lock(), None
+        self._probe: np.ndarray | None = None
         self.query = lru_cache(QUESTIONS)(self._query)  # most feedback is about what was just retrieved
 
     def __call__(self, texts: list[str], kind: str) -> np.ndarray:

@@ -25,19 +25,14 @@ def plain_features(query: str, texts: list[str]) -> np.ndarray:
     asked, when = set(_WORD.findall(query.lower())), query.lower().startswith(_WHEN)
     rows = []
     for text in texts:
-        *of, first = _of_text(text)
-        rows.append((*of, first in asked, when and _tells_date(text)))
+        *of, first, dated = _of_text(text)
+        rows.append((*of, first in asked, when and dated))
     return np.array(rows, float).reshape(len(texts), len(NAMES))
 
 
 @lru_cache(maxsize=2**16)
 def _of_text(text):
-    """What does not depend on the question: length, question mark, digit, first word (None without)."""
+    """What does not depend on the question: length, question mark, digit, first word (None without), date."""
     words = _WORD.findall(text.lower())
     first = words[0] if words else None
-    return np.log1p(len(words)) / 3, "?" in text, bool(_DIGIT.search(text)), first
-
-
-@lru_cache(maxsize=2**16)
-def _tells_date(text):
-    return bool(_DATE.search(text))
+    return np.log1p(len(words)) / 3, "?" in text, bool(_DIGIT.search(text)), first, bool(_DATE.search(text))

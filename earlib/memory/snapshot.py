@@ -23,10 +23,7 @@ class Memory(NamedTuple):
 
     Attributes
     ----------
-    id : int or str
-    text : str
-    namespace : str
-    metadata : dict
+    id, text, namespace, metadata : int or str, str, str and dict
     created_at : float
         Seconds since 1970.
     """
@@ -39,17 +36,13 @@ class Memory(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A retrieved memory.
+    """A retrieved memory: the fields of `Memory`, and its score.
 
     Attributes
     ----------
-    id : int or str
-    text : str
     score : float
         By which the candidates are ranked: cosine similarity, adapted where the preset has an adapter, and the weighted
         score by words and features where it has those.
-    namespace, metadata, created_at : str, dict and float
-        As in `Memory`.
     """
 
     id: int | str

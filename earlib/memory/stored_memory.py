@@ -64,7 +64,8 @@ class StoredMemory:
             features = features or plain_features
             self._of_probe = as_matrix(features(PROBE, [PROBE]), "features", 1)[0].tolist()
         parts = self.preset, features, len(self._of_probe), self.seed, dtype, self.experiences, context
-        self._write, self._folder = Writer(), None
+        self._write = Writer()
+        self._folder: MemoryFolder | None = None
         weakref.finalize(self, self._write.end).atexit = False  # until the very end a change may be made
         self._state: MemoryState = self._write(lambda: MemoryState(*parts))  # tensors in the thread's modes
 
