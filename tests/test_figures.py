@@ -70,6 +70,11 @@ def test_curves_draw_mean_and_band():
     assert_readable(figure)
 
 
+def learning(count=31):
+    """A trajectory with its paired differences."""
+    return trajectory(count).assign(difference=1.0, difference_low=-2.0, difference_high=5.0)
+
+
 @pytest.mark.parametrize("count", [5, 10])
 def test_a_legend_of_many_names_leaves_the_panel_its_height(count):
     """One long name made each a line of its own: eight of them left the panel 0.8 inches."""
@@ -83,8 +88,7 @@ def test_a_legend_of_many_names_leaves_the_panel_its_height(count):
 
 
 def test_two_points_have_no_line_and_ticks_are_where_something_was_measured():
-    frame = trajectory(2).assign(difference=1.0, difference_low=-2.0, difference_high=5.0)
-    (axes,) = figures.gains(frame, "training_queries").axes
+    (axes,) = figures.gains(learning(2), "training_queries").axes
     assert list(axes.get_xticks()) == [0, 40]
     assert {lines(axes)[name].get_linestyle() for name in ("RL baseline", "EAR adapter")} == {"None"}
     long = figures.curves(trajectory(), "training_queries")
@@ -102,8 +106,7 @@ def test_curves_keep_the_line_readable():
 
 
 def test_gains_are_drawn_with_their_interval_around_the_level_of_the_retriever():
-    frame = trajectory().assign(difference=1.0, difference_low=-2.0, difference_high=5.0)
-    (axes,) = figures.gains(frame, "training_queries").axes
+    (axes,) = figures.gains(learning(), "training_queries").axes
     assert "points" in axes.get_ylabel() and lines(axes)["Retriever"].get_ydata() == [0, 0]
     assert set(lines(axes)["RL baseline"].get_ydata()) == {1.0}
     assert {y for area in axes.collections for y in area.get_paths()[0].vertices[:, 1]} == {-2.0, 5.0}
@@ -144,7 +147,7 @@ def test_intervals_by_encoder():
     frame = pd.concat([rows().assign(encoder=name) for name in ("minilm", "mpnet")])
     figure = figures.intervals(frame[frame["metric"] == "recall@5"], by="encoder")
     assert legend(figure) == ["MiniLM", "MPNet", "paper"]
-    places = [bar.lines[0].get_xydata()[0, 1] for bar in figure.axes[0].containers]
+    places = [place for bar in figure.axes[0].containers for place in bar.lines[0].get_ydata()]
     assert len(set(places)) == len(places) == 6
     assert_readable(figure)
 

@@ -58,20 +58,24 @@ def test_the_lock_is_of_every_supported_python_and_system(version, system):
     assert not [name for name in there if CUDA.match(name)]
 
 
+def pinned(extras):
+    """Name and version of what the lock of some extras holds."""
+    lines = (ROOT / f"requirements-{extras}.lock").read_text().splitlines()
+    pins = [re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.!]+)", line) for line in lines if not line.startswith("#")]
+    return [(canonicalize_name(pin[1]), pin[2]) for pin in pins]
+
+
 def test_the_model_server_is_pinned_and_kept_out_of_the_lock():
-    lines = [line for line in (ROOT / "requirements-llm.lock").read_text().splitlines() if not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in lines)
-    server = [line for line in lines if line.startswith("llama_cpp_python==")]
-    assert len(server) == 1 and "llama-cpp-python" not in locked()
+    assert [name for name, _ in pinned("llm")].count("llama-cpp-python") == 1 and "llama-cpp-python" not in locked()
 
 
 def test_the_extras_are_pinned_as_declared_and_kept_out_of_the_lock():
     """`make test-integrations` tests the versions that `pip install earlib[langchain]` brings."""
-    lines = [line for line in (ROOT / "requirements-extras.lock").read_text().splitlines() if not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in lines)
-    declared = [line for name in OF_EXTRAS.values() for line in PROJECT["project"]["optional-dependencies"][name]]
-    assert len(declared) == 3 and set(declared) <= set(lines)
-    pins = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    declared = {
+        (canonicalize_name(one.name), str(one.specifier)) for name in OF_EXTRAS.values() for one in EXTRAS[name]
+    }
+    pins = dict(pinned("extras"))
+    assert len(declared) == 3 and declared <= {(name, f"=={version}") for name, version in pins.items()}
     assert {name: locked()[name] for name in pins if name in locked()}.items() <= pins.items()
 
 
@@ -135,7 +139,7 @@ def test_a_memory_and_its_critic_import_nothing_of_the_paper_s_extra(module, all
 
 @pytest.fixture(scope="module")
 def without_extras(tmp_path_factory):
-    """The options and environment of a Python that has only what the core needs, as if nothing else were installed."""
+    """Runs a program in a Python that has only what the core needs, as if nothing else were installed."""
     folder = tmp_path_factory.mktemp("core")
     cuda = {canonicalize_name(one.name) for one in metadata.distributions() if CUDA.match(canonicalize_name(one.name))}
     for name in needed(CORE) | cuda:
@@ -143,7 +147,15 @@ def without_extras(tmp_path_factory):
             top = folder / file.parts[0]
             if file.parts[0] != ".." and not top.exists():
                 top.symlink_to(Path(file.locate()).parents[len(file.parts) - 1] / file.parts[0])
-    return ["-S", "-W", "ignore"], os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+
+    def run(program, place):
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+        command = [sys.executable, "-S", "-W", "ignore", "-c", program]
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 MEMORY = re.search(r"## A memory that learns\n.*?```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
@@ -158,19 +170,11 @@ for module in pkgutil.walk_packages(earlib.__path__, "earlib."):
 
 
 def test_a_memory_works_without_the_extras(without_extras, tmp_path):
-    options, environment = without_extras
-    command = [sys.executable, *options, "-c", MEMORY]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Ada plays the cello" in done.stdout and (tmp_path / "memory").is_dir()
+    assert "Ada plays the cello" in without_extras(MEMORY, tmp_path) and (tmp_path / "memory").is_dir()
 
 
 def test_what_lacks_an_extra_names_it(without_extras, tmp_path):
-    options, environment = without_extras
-    command = [sys.executable, *options, "-c", IMPORT_ALL]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    told = dict(line.split(" ", 1) for line in without_extras(IMPORT_ALL, tmp_path).splitlines())
     assert {name: line for name, line in told.items() if "pip install 'earlib[" not in line} == {}
     assert "earlib[llm]" in told["earlib.llm.models"] and "earlib[paper]" in told["earlib.harness"]
     assert {name for name in told if name.split(".")[1] in ("core", "memory", "paths", "devices", "records")} == {
@@ -367,25 +371,14 @@ def tracked():
 
 
 @pytest.mark.parametrize(
-    "kind, pattern",
+    "kind, pattern, but",
     [
-        ("a folder of one machine", r"(?<![\w.<$])/(?:root|home|Users|work|private)/\w"),
-        ("a package registry", r"pypi\.org|python[h]osted|(?<!download\.)pytorch\.org/whl|registry\.npm"),
-        ("this very folder", re.escape(str(ROOT)) + r"\b"),
+        ("a folder of one machine", r"(?<![\w.<$])/(?:root|home|Users|work|private)/\w", set()),
+        ("a package registry", r"pypi\.org|python[h]osted|(?<!download\.)pytorch\.org/whl|registry\.npm", set()),
+        ("this very folder", re.escape(str(ROOT)) + r"\b", set()),
+        ("what lies beside the repository", r"\.\./shared", {".ci/run: ../shared"}),
     ],
 )
-def test_no_tracked_file_holds(kind, pattern):
-    found = []
-    for file in tracked():
-        try:
-            text = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
-        found += [f"{file.relative_to(ROOT)}: {match[0]}" for match in re.finditer(pattern, text)]
-    assert found == [], kind
-
-
-def test_only_the_ci_knows_what_lies_beside_the_repository():
-    beside = re.compile(r"\.\./shared")
-    knowing = [file.relative_to(ROOT) for file in tracked() if beside.search(file.read_text(errors="replace"))]
-    assert knowing == [Path(".ci/run")]
+def test_no_tracked_file_holds(kind, pattern, but):
+    texts = {file.relative_to(ROOT): file.read_text("utf-8", errors="replace") for file in tracked()}
+    assert {f"{name}: {match[0]}" for name, text in texts.items() for match in re.finditer(pattern, text)} == but, kind

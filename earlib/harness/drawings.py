@@ -151,14 +151,12 @@ def _signed(value):
 
 def _stacks(axes, frame, gold):
     slot = np.arange(len(frame)) + frame["round"].to_numpy()  # a gap between rounds
-    up, down = np.zeros(len(frame)), np.zeros(len(frame))
-    for column, label, colour, hatch in TERMS:
-        height = frame[column].to_numpy(float)
-        bottom = np.where(height >= 0, up, down)
-        axes.bar(slot, height, 0.8, bottom=bottom, label=label, color=colour, hatch=hatch, edgecolor="white", zorder=2)
-        up, down = up + height.clip(min=0), down + height.clip(max=0)
-    total = sum(frame[column].to_numpy(float) for column, *_ in TERMS)
-    axes.plot(slot, total, "D", color=INK, markersize=4, label="value $A$", zorder=3, linestyle="")
+    terms = frame[[column for column, *_ in TERMS]].to_numpy(float).T
+    stacked = np.where(terms >= 0, terms.clip(min=0).cumsum(0), terms.clip(max=0).cumsum(0))  # up, and down from zero
+    for height, bottom, (_, label, colour, hatch) in zip(terms, stacked - terms, TERMS, strict=True):
+        look = {"label": label, "color": colour, "hatch": hatch, "edgecolor": "white"}
+        axes.bar(slot, height, 0.8, bottom, zorder=2, **look)
+    axes.plot(slot, terms.sum(0), "D", color=INK, markersize=4, label="value $A$", zorder=3, linestyle="")
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.use_sticky_edges = False  # bars of no height at the top would hold the limit there
     axes.margins(y=0.08)

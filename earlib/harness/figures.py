@@ -13,6 +13,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import PIL.Image
 import seaborn
 from IPython.display import Image
@@ -136,25 +137,27 @@ def curves(
     -------
     matplotlib.figure.Figure
     """
-    if static is None or isinstance(static, dict):
-        levels = [(None, name, level) for name, level in (static or {}).items()]
+    if isinstance(band, tuple):
+        frame = frame.assign(low=frame[band[0]], high=frame[band[1]])
     else:
-        levels = list(zip(static[panel] if panel else [None] * len(static), static[by], static[y], strict=True))
-    style = styles([*frame[by], *(name for _, name, _ in levels)])
+        spread = frame.get(band, math.nan)
+        frame = frame.assign(low=frame[y] - spread, high=frame[y] + spread)
+    if not isinstance(static, pd.DataFrame):
+        static = pd.DataFrame((static or {}).items(), columns=[by, y])
+    style = styles([*frame[by], *static[by]])
     few = frame.groupby([key for key in (by, panel) if key], sort=False)[x].size().max() < 3
     what = "95 % interval" if isinstance(band, tuple) else "± standard deviation over seeds"
-    spread = set(band) <= set(frame) if isinstance(band, tuple) else band in frame and frame[band].notna().any()
-    error = f"{'bar' if few else 'area'}: {what}" if spread else ""
+    error = f"{'bar' if few else 'area'}: {what}" if frame["low"].notna().any() else ""
     with canvas(3.3, title, heading=_heading(by, labels, error)) as figure:
         panels = _panels(figure, frame, panel)
         for key, axes, part in panels:
             shift = 0.03 * np.ptp(part[x]) if few else 0  # bars side by side
-            for count, (name, line) in enumerate(part.groupby(by, sort=False)):
+            for count, (name, line) in enumerate(part.groupby(by, sort=False), -1):
                 line = line.sort_values(x, kind="stable")
-                _curve(axes, line, x, y, band, style[name], _label(name, labels), (count - 1) * shift)
-            for where, name, level in levels:
-                if where in (None, key):
-                    axes.axhline(level, color=style[name][0], linestyle=style[name][1], label=_label(name, labels))
+                _curve(axes, line, line[x] + count * shift, line[y].astype(float), style[name], _label(name, labels))
+            levels = static[static[panel] == key] if panel in static else static
+            for name, level in zip(levels[by], levels[y], strict=True):
+                axes.axhline(level, color=style[name][0], linestyle=style[name][1], label=_label(name, labels))
             axes.set_xlabel(axis(x))
             parts = 5 if len(panels) < 3 else 3
             if (part[x] % 1 == 0).all():  # numbers that were chosen, not means
@@ -176,19 +179,13 @@ def _apart(values, parts):
     return ticks
 
 
-def _curve(axes, line, x, y, band, style, label, shift=0):
+def _curve(axes, line, at, mean, style, label):
     colour, dash, marker = style
-    at, mean = line[x].to_numpy() + shift, line[y].to_numpy(float)
-    every = math.ceil(len(line) / 12)  # at most a dozen markers a line
-    few = len(line) < 3
+    few, every = len(line) < 3, math.ceil(len(line) / 12)  # at most a dozen markers a line
     look = {"color": colour, "linestyle": "" if few else dash, "marker": marker, "label": label, "zorder": 3}
     axes.plot(at, mean, markevery=every, **look)
-    if isinstance(band, tuple):
-        ends = [line[end].fillna(line[y]).to_numpy(float) for end in band]
-    elif band in line and line[band].notna().any():
-        spread = line[band].fillna(0).to_numpy(float)
-        ends = [mean - spread, mean + spread]
-    else:
+    ends = [line[end].astype(float).fillna(mean) for end in ("low", "high")]
+    if line["low"].isna().all():
         return
     if few:
         axes.vlines(at, *ends, color=colour, linewidth=1, zorder=2)
@@ -233,30 +230,30 @@ def intervals(
     -------
     matplotlib.figure.Figure
     """
-    names = list(dict.fromkeys(frame[y]))
-    groups = list(dict.fromkeys(frame[by])) if by else [None]
+    frame = _floats(frame, "measured", "low", "high", "reported")
+    names, groups = list(dict.fromkeys(frame[y])), list(dict.fromkeys(frame[by])) if by else [None]
     style = styles(groups) if by else {name: _of_system(name) or PLAIN for name in names}
     star, star_by = _stars(frame, y), _stars(frame, by)
-    offsets = dict(zip(groups, (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.7 / len(groups), strict=True))
     height = 0.9 + len(names) * max(0.32, 0.26 * len(groups))
     heading = _heading(by, labels, "95 % interval") if by else "Values"
     with canvas(height, title, last=paper_label, heading=heading) as figure:
         for key, axes, part in _panels(figure, frame, panel):
-            rows = [(row, row.get(by), names.index(row[y]) + offsets[row.get(by)]) for _, row in part.iterrows()]
-            for row, group, place in rows:
+            place = part[y].map(names.index)
+            if by:
+                place += (part[by].map(groups.index) - (len(groups) - 1) / 2) * 0.7 / len(groups)
+            for group, rows in part.assign(place=place).groupby(by or y, sort=False):
                 label = _label(group, labels) + star_by.get(group, "") if by else None
-                _interval(axes, row, place, style[group if by else row[y]], label, paper_label)
+                _interval(axes, rows, style[group], label, paper_label)
             if not by:
                 axes.plot([], [], color=INK, marker="o", label="measured, 95 % interval")
             axes.margins(x=0.08)
             if zero:
                 axes.axvline(0, color=GREY, linestyle="--", linewidth=1, zorder=1)
-            for row, _, place in rows:
-                if math.isnan(_value(row, "measured")):  # said where the paper's mark is not
-                    reported = _value(row, "reported")
-                    side = "left" if math.isnan(reported) or reported > sum(axes.get_xlim()) / 2 else "right"
-                    at = {"x": 0.02 if side == "left" else 0.98, "y": place, "ha": side, "va": "center"}
-                    axes.text(**at, **NOT_RUN, transform=axes.get_yaxis_transform())
+            missing = part["measured"].isna()
+            for at, reported in zip(place[missing], part.loc[missing, "reported"], strict=True):
+                left = not reported <= sum(axes.get_xlim()) / 2  # where the paper's mark is not
+                look = NOT_RUN | {"ha": "left" if left else "right", "va": "center"}
+                axes.text(0.02 if left else 0.98, at, **look, transform=axes.get_yaxis_transform())
             _name_lines(axes, [_label(name, labels) + star.get(name, "") for name in names])
             axes.set_xlabel(axis(metric or (key if panel == "metric" else part["metric"].iloc[0])))
             if panel == "metric":
@@ -264,14 +261,19 @@ def intervals(
     return figure
 
 
-def _interval(axes, row, place, style, label, paper_label):
-    measured, low, high, reported = (_value(row, key) for key in ("measured", "low", "high", "reported"))
-    if not math.isnan(reported):
-        axes.plot(reported, place, label=paper_label, zorder=2, **HOLLOW)
-    if not math.isnan(measured):
-        sides = None if math.isnan(low) else [[max(measured - low, 0)], [max(high - measured, 0)]]
+def _interval(axes, rows, style, label, paper_label):
+    theirs, ours = (rows[rows[key].notna()] for key in ("reported", "measured"))
+    if len(theirs):
+        axes.plot(theirs["reported"], theirs["place"], label=paper_label, zorder=2, **HOLLOW)
+    if len(ours):
         look = {"color": style[0], "marker": style[2], "linestyle": ""}
-        axes.errorbar(measured, place, xerr=sides, label=label, zorder=3, **look)
+        axes.errorbar(ours["measured"], ours["place"], xerr=_sides(ours), label=label, zorder=3, **look)
+
+
+def _sides(rows):
+    """Lengths of the two sides of the intervals around measured values, None if there is none."""
+    sides = [rows["measured"] - rows["low"], rows["high"] - rows["measured"]]
+    return np.array(sides).clip(min=0) if rows["low"].notna().any() else None
 
 
 def bars(frame, x, metric, by="variant", static=None, title=""):
@@ -280,22 +282,19 @@ def bars(frame, x, metric, by="variant", static=None, title=""):
     Parameters and result as in `curves`, with one row a bar: names in `x`, values in `measured`, groups in `by`, and,
     if the frame has them, intervals in `low` and `high`. `static` is a dict of levels drawn as lines: {"chance": 2.5}.
     """
-    names, groups, static = list(dict.fromkeys(frame[x])), list(dict.fromkeys(frame[by])), static or {}
+    frame, static = _floats(frame, "measured", "low", "high"), static or {}
+    names, groups = list(dict.fromkeys(frame[x])), list(dict.fromkeys(frame[by]))
     style, width, star = styles(groups), 0.8 / len(groups), _stars(frame, by)
-    error = "bar: 95 % interval" if "low" in frame and frame["low"].notna().any() else ""
+    error = "bar: 95 % interval" if frame["low"].notna().any() else ""
     last = paper.label([*static][-1]) if static else None
     with canvas(3.1, title, last=last, heading=_heading(by, None, error)) as figure:
         axes = figure.subplots()
         for count, group in enumerate(groups):
             rows = frame[frame[by] == group]
-            places = np.array([names.index(name) for name in rows[x]]) + (count - (len(groups) - 1) / 2) * width
+            places = rows[x].map(names.index) + (count - (len(groups) - 1) / 2) * width
             look = {"color": style[group][0], "edgecolor": "white", "hatch": DRAWN["hatches"][count % 5]}
-            look |= {"ecolor": INK, "capsize": 2, "error_kw": {"elinewidth": 1}}
-            if {"low", "high"} <= set(rows) and rows["low"].notna().any():
-                sides = [rows["measured"] - rows["low"], rows["high"] - rows["measured"]]
-                look["yerr"] = np.array(sides, float).clip(min=0)
-            label = paper.label(group) + star.get(group, "")
-            axes.bar(places, rows["measured"].astype(float), width * 0.92, label=label, **look)
+            look |= {"yerr": _sides(rows), "ecolor": INK, "capsize": 2, "error_kw": {"elinewidth": 1}}
+            axes.bar(places, rows["measured"], width * 0.92, label=paper.label(group) + star.get(group, ""), **look)
         for count, (name, level) in enumerate(static.items(), 1):
             axes.axhline(level, color="black", linestyle=LINES[count], label=paper.label(name), zorder=3)
         for place, name in enumerate(names):
@@ -321,7 +320,7 @@ def moves(frame, y, by, panel, metric, labels=None, title=""):
             axes.set_title(_label(key, labels))
             for group, rows in part.groupby(by, sort=False):
                 colour, _, marker = style[group]
-                at = [names.index(name) for name in rows[y]]
+                at = rows[y].map(names.index)
                 look = {"marker": marker, "linestyle": "", "color": colour}
                 axes.hlines(at, rows["before"], rows["after"], color=colour, linewidth=4, alpha=0.3, zorder=2)
                 axes.plot(rows["before"], at, **look, markerfacecolor="white", zorder=3)
@@ -388,8 +387,9 @@ def _stars(frame, key):
     return dict.fromkeys(seen.index[seen], " *")
 
 
-def _value(row, key):
-    return math.nan if row.get(key) is None else float(row[key])
+def _floats(frame, *keys):
+    """The frame with these columns as numbers, NaN where they or their values are missing."""
+    return frame.assign(**frame.reindex(columns=list(keys)).astype(float))
 
 
 def _label(name, labels):

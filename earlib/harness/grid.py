@@ -22,7 +22,7 @@ from earlib.core.config import VARIANTS, Config, near
 from earlib.data import benchmarks, encoders
 from earlib.experiments import intervals, measures, runs, settings
 from earlib.experiments.settings import Setting
-from earlib.harness import machines
+from earlib.harness import at_least, machines
 
 UNREAD = dict.fromkeys(("ids", "memory_ids", "categories", "scopes", "stores"), ()) | {"gold_in_store": {}}  # by a run
 
@@ -114,17 +114,13 @@ def _read_arguments(arguments):
     parser.add_argument("--dataset", nargs="+", default=["locomo"], metavar="NAME", help=", ".join(benchmarks.NAMES))
     parser.add_argument("--encoder", nargs="+", default=["minilm"], metavar="NAME", help=", ".join(encoders.REGISTRY))
     parser.add_argument("--variant", nargs="+", default=list(VARIANTS), metavar="NAME", help=", ".join(VARIANTS))
-    parser.add_argument("--seeds", type=_count, default=Setting.model_fields["seeds"].default, help="seeds of each")
+    parser.add_argument(
+        "--seeds", type=at_least(1), default=Setting.model_fields["seeds"].default, help="seeds of each"
+    )
     engine = parser.add_mutually_exclusive_group()
-    engine.add_argument("--workers", type=_count, default=CPU_COUNT, metavar="N", help="processes of this machine")
+    engine.add_argument("--workers", type=at_least(1), default=CPU_COUNT, metavar="N", help="processes of this machine")
     engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler, such as tcp://host:8786")
     return parser.parse_args(arguments)
-
-
-def _count(text):
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError("expected 1 or more")
-    return int(text)
 
 
 def main(arguments=None):

@@ -53,13 +53,13 @@ def look(plans, limits=None, elsewhere=False):
         except ValueError as error:
             stops.append(str(error))
 
-    loaded = {name: attempt(lost, benchmarks.load, name) for name in _named(needs.values(), "dataset")}
+    loaded = {name: attempt(lost, benchmarks.load, name) for name in named(needs.values(), "dataset")}
     if not elsewhere:
-        for name in _named(needs.values(), "encoder"):
-            asking = [given for given in needs.values() if name in _named([given], "encoder")]
-            attempt(lost, _find_encoder, name, [loaded[one] for one in _named(asking, "dataset") if loaded[one]], room)
+        for name in named(needs.values(), "encoder"):
+            asking = [given for given in needs.values() if name in named([given], "encoder")]
+            attempt(lost, _find_encoder, name, [loaded[one] for one in named(asking, "dataset") if loaded[one]], room)
         fetch = any(given.get("fetch") for given in needs.values())
-        for name in _named(needs.values(), "rerankers"):
+        for name in named(needs.values(), "rerankers"):
             attempt(rows, _find_reranker, name, fetch, room)
         for name in {os.environ.get("EARLIB_DEVICE") or plan.machine.get("EARLIB_DEVICE") or "cpu" for plan in plans}:
             if name != "cpu":  # looking for another one brings torch, which takes seconds
@@ -74,7 +74,7 @@ def look(plans, limits=None, elsewhere=False):
     return [plan for plan in plans if plan.name in able], lines
 
 
-def _named(needs, *keys):
+def named(needs, *keys):
     """Values of some parameters of notebooks, those of lists one by one, each once."""
     held = [given[key] for given in needs for key in keys if key in given]
     return dict.fromkeys(one for value in held for one in (value if isinstance(value, list) else [value]))
@@ -116,7 +116,7 @@ def _full_disks(room):
 
 def _told(reason, name, needs, able):
     """The reason, and the notebooks that it costs, or of which it costs rows."""
-    at = [plan for plan, given in needs.items() if name in _named([given], "dataset", "encoder", "rerankers", *ASKED)]
+    at = [plan for plan, given in needs.items() if name in named([given], "dataset", "encoder", "rerankers", *ASKED)]
     told = [reason.rstrip(".")]
     for cost, runs in (("Left out", False), ("Without some values", True)):
         if plans := [plan for plan in at if (plan in able) is runs]:
@@ -126,4 +126,4 @@ def _told(reason, name, needs, able):
 
 def _runs(given, lost):
     """True if a notebook has one at least of its datasets and of its encoders at hand."""
-    return all(_named([given], key).keys() - lost.keys() for key in ("dataset", "encoder") if key in given)
+    return all(named([given], key).keys() - lost.keys() for key in ("dataset", "encoder") if key in given)

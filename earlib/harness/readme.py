@@ -7,15 +7,17 @@ import nbformat
 from jinja2 import Environment, PackageLoader
 from nbformat import v4
 
-from earlib import paths
+from earlib import paper, paths
 from earlib.harness import profiles, tables
 from earlib.harness.findings import finding, five
-from earlib.records import SEES_GOLD, load, tally
+from earlib.records import SEES_GOLD, further, load, tally
 
 PROFILE, LARGER = "laptop", "laptop-large"  # whose records are shown
 TEMPLATES = Environment(loader=PackageLoader("earlib.harness"), trim_blocks=True)
 TEMPLATES.globals |= {"finding": finding, "tally": tally, "sees_gold": SEES_GOLD}
-TEMPLATES.globals |= {"headline": tables.headline, "gain": tables.gain}
+TEMPLATES.globals |= {"difference": tables.difference, "further": further, "keys_named": tables.keys_named}
+TEMPLATES.globals |= {"label": tables.label, "measured": tables.measured}
+TEMPLATES.filters["label"] = paper.label
 
 
 def _rendered(name, **told):

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from earlib import paths, records
 from earlib.data import own
-from earlib.harness import costs, notebooks, preflight
+from earlib.harness import at_least, costs, notebooks, preflight
 from earlib.harness.notebooks import LONGEST, READERS, Unusable
 from earlib.harness.profiles import GROUPS, SET_BY_RUN, Plan, make_plans
 from earlib.llm import local
@@ -44,15 +44,20 @@ class Outcome(NamedTuple):
 class Runner:
     """Runs plans, and can be stopped at any moment without touching older results.
 
-    Notebooks run here, `jobs` at a time, in kernels with further variables (`environment`). Those of a dask `client`
-    need not share a disk with this machine; what asks a language model, reads the records of others, or has the user's
-    own data or encoder runs here, where the ledger, the kept replies, the records and those files are. With a folder
-    for `estimates` no language model is asked and nothing is published; each notebook's requests are noted there, in a
-    file of its name. `rewrite` publishes also where nothing changed (`notebooks.publish`).
+    Notebooks run here, `jobs` at a time, in kernels with further variables (`environment`), or on the workers of a dask
+    `scheduler`, which need not share a disk with this machine; what asks a language model, reads the records of others,
+    or has the user's own data or encoder runs here all the same, where the ledger, the kept replies, the records and
+    those files are. With a folder for `estimates` no language model is asked and nothing is published; each notebook's
+    requests are noted there, in a file of its name. `rewrite` publishes also where nothing changed
+    (`notebooks.publish`).
     """
 
-    def __init__(self, jobs=1, environment=None, estimates=None, client=None, rewrite=False):
-        self.jobs, self.environment, self.estimates, self.client = jobs, environment or {}, estimates, client
+    def __init__(self, jobs=1, environment=None, estimates=None, scheduler=None, rewrite=False):
+        self.jobs, self.environment, self.estimates, self.scheduler = jobs, environment or {}, estimates, scheduler
+        if jobs > 1 and not os.environ.get("OMP_NUM_THREADS"):
+            # Together no more threads than there are cores; while one kernel encodes, the others wait for it.
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            self.environment |= {"OMP_NUM_THREADS": f"{max(1, cores // jobs)}", "EARLIB_ENCODING_THREADS": f"{cores}"}
         self.rewrite, self.tasks, self.stopped = rewrite, set(), threading.Event()
         self.name = uuid.uuid4().hex  # by which workers know the kernels of this run
         self.began, self.count, self.numbers = time.monotonic(), 0, itertools.count(1)
@@ -63,7 +68,11 @@ class Runner:
         Ctrl-C raises KeyboardInterrupt when every kernel is gone.
         """
         futures, self.count = [], len(plans)
-        with ThreadPoolExecutor(self.jobs) as here, ThreadPoolExecutor(max(1, len(plans))) as elsewhere:
+        with (
+            _connected(self.scheduler) as self.client,
+            ThreadPoolExecutor(self.jobs) as here,
+            ThreadPoolExecutor(max(1, len(plans))) as elsewhere,
+        ):
             try:
                 for reads in (False, True):
                     wave = [plan for plan in plans if (plan.source.stem in READERS) is reads]
@@ -85,8 +94,7 @@ class Runner:
                 raise
 
     def _stays(self, plan):
-        values = [one for value in plan.parameters.values() for one in (value if isinstance(value, list) else [value])]
-        mine = any(isinstance(value, str) and own.place(value) for value in values)
+        mine = any(map(own.place, preflight.named([plan.parameters], *notebooks.OWN)))
         return self.client is None or plan.source.stem in READERS or plan.models or mine
 
     def _run(self, plan):
@@ -100,7 +108,7 @@ class Runner:
                 variables = self.environment | {"EARLIB_LLM_ESTIMATE": noted}
                 files, error = notebooks.execute(plan, content, variables, bar=bar)
             else:
-                from earlib.harness import machines  # here because it brings torch, which takes seconds
+                from earlib.harness import machines
 
                 task = machines.submit(self.client, notebooks.execute, plan, content, {}, self.name)
                 self.tasks.add(task)
@@ -134,21 +142,13 @@ class Runner:
         print(told, file=sys.stderr if error else sys.stdout, flush=True)
 
 
-@contextlib.contextmanager
-def _runner(jobs, scheduler=None, environment=None, estimates=None, rewrite=False):
-    """A Runner: on this machine, or on the workers of a scheduler."""
+def _connected(scheduler):
+    """Context of the client of a scheduler, None without one."""
     if scheduler is None:
-        environment = environment or {}
-        if jobs > 1 and not os.environ.get("OMP_NUM_THREADS"):
-            # Together no more threads than there are cores; while one kernel encodes, the others wait for it.
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            environment |= {"OMP_NUM_THREADS": str(max(1, cores // jobs)), "EARLIB_ENCODING_THREADS": str(cores)}
-        yield Runner(jobs, environment, estimates, rewrite=rewrite)
-    else:
-        from earlib.harness import machines
+        return contextlib.nullcontext()
+    from earlib.harness import machines  # here because it brings torch, which takes seconds
 
-        with machines.connect(scheduler) as client:
-            yield Runner(1, environment, estimates, client, rewrite)
+    return machines.connect(scheduler)
 
 
 def _usable_plans(options):
@@ -229,10 +229,11 @@ def _read_arguments(arguments):
     parser.add_argument("--profile", default="laptop", help="a file of notebooks/profiles (default: laptop)")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"), help="a parameter")
     engine = parser.add_mutually_exclusive_group()
-    engine.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
+    engine.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="notebooks at a time (default: 1)")
     engine.add_argument("--scheduler", metavar="ADDRESS", help="of a dask scheduler whose workers run the notebooks")
-    parser.add_argument("--max-calls", type=int, metavar="N", help="calls of language models in the whole run, at most")
-    parser.add_argument("--max-cost", type=float, metavar="DOLLARS", help="what they may cost, at most")
+    limit = "calls of language models in the whole run, at most"
+    parser.add_argument("--max-calls", type=at_least(0), metavar="N", help=limit)
+    parser.add_argument("--max-cost", type=at_least(0, float), metavar="DOLLARS", help="what they may cost, at most")
     parser.add_argument("--estimate", action="store_true", help="say what they would cost; ask and write nothing")
     parser.add_argument("--rewrite", action="store_true", help="write results also where nothing has changed")
     parser.add_argument("--list", action="store_true", help="show notebooks and their parameters")
@@ -240,13 +241,6 @@ def _read_arguments(arguments):
     if not options.names and not options.list:
         known = ", ".join(notebooks.sources()) or "none"
         parser.error(f"name a notebook, or one of {', '.join(GROUPS)}; there are {known}")
-    for option, value, least in (
-        ("--jobs", options.jobs, 1),
-        ("--max-calls", options.max_calls, 0),
-        ("--max-cost", options.max_cost, 0),
-    ):
-        if value is not None and not value >= least:  # also nan
-            parser.error(f"{option}: expected {least} or more")
     return options
 
 
@@ -316,8 +310,8 @@ def _reproduce(plans, options):
     with _ledger(profile) as ledger:
         environment["EARLIB_LLM_LEDGER"] = str(ledger)
         try:
-            with _runner(min(options.jobs, count), options.scheduler, environment, rewrite=options.rewrite) as runner:
-                outcomes = runner.run(plans)
+            jobs, scheduler = min(options.jobs, count), options.scheduler
+            outcomes = Runner(jobs, environment, scheduler=scheduler, rewrite=options.rewrite).run(plans)
         finally:
             reached = _told_costs(ledger)
         if not reached and not any(outcome.error for outcome in outcomes):
@@ -338,7 +332,6 @@ def _estimate(plans, jobs):
     if not asking:
         return []
     with tempfile.TemporaryDirectory() as folder:
-        with _runner(min(jobs, len(asking)), estimates=Path(folder)) as runner:
-            outcomes = runner.run(asking)
+        outcomes = Runner(min(jobs, len(asking)), estimates=Path(folder)).run(asking)
         print(costs.estimated(Path(folder), outcomes))
     return outcomes

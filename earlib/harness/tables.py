@@ -6,7 +6,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from earlib import paper
-from earlib.records import SEES_GOLD, SETTING, further, key_of, matching, named, shown
+from earlib.records import SEES_GOLD, SETTING, key_of, matching, named, shown
 
 IN_MS = ("latency", "latency_p50", "latency_p90", "latency_p99")  # in seconds in the paper and in records
 
@@ -47,11 +47,11 @@ def table(record, index=("variant",), columns=("metric",), **where):
     """
     cells = {}
     for row in _select(record, where):
-        column = tuple(_label(row, key) for key in columns)
-        cell = cells.setdefault(tuple(_label(row, key) for key in index), {})
+        column = tuple(label(row, key) for key in columns)
+        cell = cells.setdefault(tuple(label(row, key) for key in index), {})
         if (*column, "measured") in cell:
             raise ValueError(f"record {record['id']}: two rows in the cell of {named(row)}; name a further key")
-        cell[(*column, "measured")] = _measured(row)
+        cell[(*column, "measured")] = measured(row)
         cell[(*column, "paper")] = _printed(row)
         cell[(*column, "verdict")] = "" if row["verdict"] == "not run" else shown(row)
     heads = list(dict.fromkeys(head for cell in cells.values() for head in cell))
@@ -69,9 +69,9 @@ def differences(record, index=("variant",), **where):
         other = next((one for one in record["rows"] if baseline and key_of(one) == key_of({**row, **baseline})), {})
         printed = [one.get("reported") for one in (row, other)]
         star = " *" if row.get("sees_gold") or other.get("sees_gold") else ""
-        line = {key.replace("_", " "): _label(row, key) for key in index}
-        line["compared with"] = _keys_named(baseline) if baseline else ""
-        line[f"difference{unit}"] = _difference(row) + star
+        line = {key.replace("_", " "): label(row, key) for key in index}
+        line["compared with"] = keys_named(baseline) if baseline else ""
+        line[f"difference{unit}"] = difference(row) + star
         line["in the paper"] = "" if None in printed else f"{printed[0] - printed[1]:+.1f}"
         lines.append(line | {"verdict": row.get("difference_verdict") or row["verdict"]})
     return pd.DataFrame(lines).set_index([key.replace("_", " ") for key in index])
@@ -100,13 +100,15 @@ def stated(id, **keys):
     return pd.DataFrame(lines.values()).set_index("data")
 
 
-def _difference(row):
+def difference(row):
+    """The difference of a row in text, with its interval."""
     scale = 1000 if row["metric"] in IN_MS else 1
     value, low, high = (row[key] and scale * row[key] for key in ("difference", "difference_low", "difference_high"))
     return f"{value:+.1f}" + ("" if low is None else f" [{low:+.1f}, {high:+.1f}]")
 
 
-def _label(row, key):
+def label(row, key):
+    """Label of a key's value in a row: "Recall@5 (%)", "Exploration rounds 4", "" without one."""
     value = row.get(key)
     if key == "metric" and (unit := "ms" if value in IN_MS else paper.unit(value)):
         return f"{paper.label(value)} ({unit})"
@@ -115,11 +117,12 @@ def _label(row, key):
     return "" if value is None else paper.label(value)
 
 
-def _measured(row):
+def measured(row):
+    """The value of a row in text: mean ± deviation over seeds [95 % interval], * where the critic sees test gold."""
     if row["measured"] is None:
         return "–"
-    measured, std, low, high = (_number(row[key], row["metric"]) for key in ("measured", "std", "low", "high"))
-    text = measured + (f" ± {std}" if std else "") + (f" [{low}, {high}]" if low else "")
+    mean, std, low, high = (_number(row[key], row["metric"]) for key in ("measured", "std", "low", "high"))
+    text = mean + (f" ± {std}" if std else "") + (f" [{low}, {high}]" if low else "")
     text += f" ({row['answer_words']:g} words)" if row.get("answer_words") else ""
     return text + (" *" if row.get("sees_gold") else "")
 
@@ -149,7 +152,7 @@ def caption(record, signs=True, **where):
     rows = _select(record, where)
     run = [row for row in rows if row["measured"] is not None]
     directed = [row for row in run if row["verdict"] in ("same direction", "other direction")]
-    baselines = _unique(_keys_named(row["compared_with"]) for row in directed)
+    baselines = _unique(keys_named(row["compared_with"]) for row in directed)
     meaning = {"std": "± standard deviation over seeds", "low": "[ ] 95 % interval"}
     meaning["answer_words"] = "( ) mean length of the answers"
     spread = [text for key, text in meaning.items() if any(row.get(key) is not None for row in run)]
@@ -198,7 +201,8 @@ def _count(rows, keys, what):
     return f"{span} {what.format(s='' if found == [1] else 's')}"
 
 
-def _keys_named(keys):
+def keys_named(keys):
+    """Labels of keys that name other rows: "RL baseline, Exploration rounds 4"."""
     named = [(key, value) for key, value in keys.items() if value is not None]
     return ", ".join(paper.label(value) if key == "variant" else f"{paper.label(key)} {value}" for key, value in named)
 
@@ -236,7 +240,7 @@ def printed(record, id, index=("variant",), columns=("metric",), **where):
             return sorted(rows, key=place)
         return sorted(rows, key=lambda row: [*lines, place(row)].index(place(row)))  # Table 6: no key comes first
 
-    heads = [tuple(_label(row, key) for key in columns) for row in in_order(columns)]
+    heads = [tuple(label(row, key) for key in columns) for row in in_order(columns)]
     heads = list(dict.fromkeys(head[0] if len(head) == 1 else head for head in heads))
     lines = table({**record, "rows": in_order(index)}, index, columns).stack(-1, future_stack=True)
     lines = (lines[heads] if columns else lines.to_frame("")).fillna("").replace("not in the paper", "")
@@ -244,7 +248,7 @@ def printed(record, id, index=("variant",), columns=("metric",), **where):
     groups = lines.groupby(level=list(range(len(index))), sort=False)
     lines = pd.concat(part.sort_index(level=-1, key=lambda names: names.map(order)) for _, part in groups)
     lines = lines[(lines != "").any(axis=1)]
-    theirs = {tuple(_label(row, key) for key in index): _of_paper(row, index) for row in rows if row.get("printed")}
+    theirs = {tuple(label(row, key) for key in index): _of_paper(row, index) for row in rows if row.get("printed")}
     named = [(*at[:-1], theirs[at[:-1]] if at[-1] == "paper" else at[-1]) for at in lines.index]
     return lines.set_axis(pd.MultiIndex.from_tuples(named, names=lines.index.names))
 
@@ -305,33 +309,3 @@ def html(frame, caption="", named=False):
         caption = ". ".join(filter(None, [", ".join(one for one in same if one not in caption), caption]))
     parts = [] if frame is None else [frame.to_html(border=0, classes="earlib", index_names=named)]
     return "\n".join([*parts, f'<p class="caption">{escape(caption)}</p>'] if caption else parts)
-
-
-# -- Markdown ----------------------------------------------------------------------------------------------------------
-
-
-def headline(row):
-    """A headline row of the paper's tables in Markdown."""
-    there = _place(row.get("reported_dataset"), row.get("reported_encoder"))
-    reported = f"{row['printed']} ({there})" if row.get("printed") else "–"
-    what = f"{_label(row, 'variant')}: {_label(row, 'metric')}" if row["variant"] else _label(row, "metric")
-    return f"| {what} | {_place(row['dataset'], row['encoder'])} | {_starred(row)} | {reported} | {row['verdict']} |"
-
-
-def gain(row):
-    """A headline row of what goes beyond the paper in Markdown."""
-    keys = (key for key, value in further(row).items() if value is not None and key not in ("split", "part", "over"))
-    told = ", ".join(_label(row, key) for key in keys)
-    what = _label(row, "variant") + (f" ({told})" if told else "")
-    gap = "–" if row.get("difference") is None else _difference(row)
-    if gap != "–" and row.get("compared_with"):
-        gap += f" over {_keys_named(row['compared_with'])}"
-    return f"| {what} | {_place(row['dataset'], row['encoder'], row.get('split'))} | {_starred(row)} | {gap} |"
-
-
-def _starred(row):
-    return _measured(row).replace(" *", r" \*")
-
-
-def _place(*names):
-    return ", ".join(paper.label(name) for name in names if name is not None)
