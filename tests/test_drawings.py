@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from earlib.harness import drawings, figures
+from earlib.harness import drawings, figures, look
 
 DEPTH, SIZE = 20, 5
 GOLD = {4, 11, 13}
@@ -111,7 +111,7 @@ def test_what_comes_back_tells_the_paradigms_apart():
 
 
 def test_kinds_of_boxes_are_told_apart_without_colour():
-    borders = [line for _, _, line, meaning in figures.DRAWN["boxes"].values() if meaning != "_"]
+    borders = [line for _, _, line, meaning in look.DRAWN["boxes"].values() if meaning != "_"]
     assert len(set(borders)) == len(borders)
 
 
@@ -166,6 +166,6 @@ def test_slates_mark_and_count_the_gold():
     names = [text.get_text() for text in axes.texts]
     assert names[:6] == ["1", "2", "3", f"4 {drawings.STAR}", "5", "1 of 4 gold"]
     assert [name for name in names if name.endswith("gold")] == ["1 of 4 gold", "2 of 4 gold", "3 of 4 gold"]
-    filled = [patch.get_facecolor() == to_rgba(figures.COLOURS[0]) for patch in boxes(axes, Rectangle)]
+    filled = [patch.get_facecolor() == to_rgba(look.COLOURS[0]) for patch in boxes(axes, Rectangle)]
     assert filled == [candidate in GOLD for members in SLATES.values() for candidate in members]
     assert [label.get_text() for label in axes.get_yticklabels()] == list(SLATES)

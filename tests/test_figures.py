@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from earlib.harness import figures
+from earlib.harness import figures, look
 
 SYSTEMS = ("rmm", "explorer_training", "buffer_training", "ear_adapter")
 
@@ -178,21 +178,21 @@ def test_what_was_not_run_has_no_bar():
 
 
 def test_systems_are_told_apart_by_colour_line_and_marker():
-    for names in (figures.STYLES, [*SYSTEMS, "retriever", "a", "b"], ["88/86", "80/80", "70/70", "60/60", "retriever"]):
-        found = figures.styles(names)
+    for names in (look.STYLES, [*SYSTEMS, "retriever", "a", "b"], ["88/86", "80/80", "70/70", "60/60", "retriever"]):
+        found = look.styles(names)
         assert list(found) and set(found) == set(names)
         for part in range(3):
             assert len({style[part] for style in found.values()}) == len(found)
-    assert figures.styles(["ear", "new"])["ear"] == figures.styles(["ear"])["ear"]
-    assert figures.styles(["equal_calls_3"])["equal_calls_3"] == figures.STYLES["equal_calls"]
-    assert figures.styles(["new"])["new"][0] not in {colour for colour, *_ in figures.STYLES.values()}
+    assert look.styles(["ear", "new"])["ear"] == look.styles(["ear"])["ear"]
+    assert look.styles(["equal_calls_3"])["equal_calls_3"] == look.STYLES["equal_calls"]
+    assert look.styles(["new"])["new"][0] not in {colour for colour, *_ in look.STYLES.values()}
 
 
 def test_saved_figures_repeat_to_the_byte(tmp_path, monkeypatch):
     monkeypatch.setenv("EARLIB_RESULTS", str(tmp_path))
     saved = []
-    for look in ({}, {"font.size": 20, "axes.grid": False, "savefig.dpi": 30}):  # a reader's own settings
-        with matplotlib.rc_context(look):
+    for own in ({}, {"font.size": 20, "axes.grid": False, "savefig.dpi": 30}):  # a reader's own settings
+        with matplotlib.rc_context(own):
             shown = figures.save(figures.curves(trajectory(5), "training_queries"), "fig03", "smoke")
         saved.append((tmp_path / "smoke" / "fig03.png").read_bytes())
     assert saved[0] == saved[1] == shown.data

@@ -10,7 +10,8 @@ import pandas as pd
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 
-from earlib.harness.figures import COLOURS, DRAWN, GREY, INK, canvas
+from earlib.harness.figures import canvas
+from earlib.harness.look import COLOURS, DRAWN, GREY, INK
 
 STAR = "★"
 CITED, REFUSED = COLOURS[0], "#f4dcae"  # dark and light, so that they differ in print too

@@ -5,72 +5,30 @@ Figures are drawn from frames whose columns are named after the fields of a reco
 
 import io
 import math
-import re
 import textwrap
 from contextlib import contextmanager
-from importlib.resources import files
-from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pandas as pd
 import PIL.Image
-import seaborn
 from IPython.display import Image
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from earlib import paper, paths
+from earlib.harness.look import DRAWN, GREY, INK, LINES, LOOK, VERDICT_STYLES, of_system, styles
 
-COLOURS = seaborn.color_palette("colorblind").as_hex()
-GREY, INK = "#555555", "#222222"
 PLAIN = (INK, "-", "o")  # of what is no system
 HOLLOW = {"marker": "o", "linestyle": "", "markersize": 7, "markerfacecolor": "none", "markeredgecolor": GREY}
 NOT_RUN = {"s": "not run", "color": GREY, "fontsize": 7.5, "fontstyle": "italic"}
 WIDTH = 6.3  # inches: the text width of a page
-DRAWN = paths.read_yaml(files("earlib.harness").joinpath("look.yaml"))
-VERDICT_STYLES = DRAWN["verdicts"]
-
-
-def _dashes(line):
-    return (0, tuple(line)) if isinstance(line, list) else line
-
-
-LINES = tuple(map(_dashes, DRAWN["lines"]))
-STYLES = {name: (colour, _dashes(line), marker) for name, (colour, line, marker) in DRAWN["systems"].items()}
-
-# All settings, so that a reader's own never change a committed figure.
-LOOK = matplotlib.rc_params_from_file(Path(__file__).with_name("earlib.mplstyle"), use_default_template=True)
-LOOK = {key: value for key, value in LOOK.items() if not key.startswith("backend")}
 
 
 def axis(name):
     """Label of an axis: the paper's name, and the unit where there is one ("Recall@5 (%)")."""
     return f"{paper.label(name)} ({paper.unit(name)})" if paper.unit(name) else paper.label(name)
-
-
-def styles(names):
-    """Colour, line style and marker of each name; those of systems are fixed, other names have other colours.
-
-    The equal-call control has one style whatever its number of calls; where several are drawn, the first has it.
-    """
-    names, found = list(dict.fromkeys(names)), {}
-    for name in names:
-        style = _of_system(name)
-        if style and style not in found.values():
-            found[name] = style
-    taken = [*zip(*found.values(), strict=True)] or [()] * 3
-    parts = zip((DRAWN["colours"], LINES, DRAWN["markers"]), taken, strict=True)
-    free = [[one for one in every if one not in used] for every, used in parts]
-    for count, name in enumerate(name for name in names if name not in found):
-        found[name] = tuple(every[count % len(every)] for every in free)
-    return found
-
-
-def _of_system(name):
-    """Style of a system, None of anything else."""
-    return STYLES.get(re.sub(r"^(equal_calls)_\d+$", r"\1", str(name)))
 
 
 @contextmanager
@@ -231,19 +189,17 @@ def intervals(
     matplotlib.figure.Figure
     """
     frame = _floats(frame, "measured", "low", "high", "reported")
-    names, groups = list(dict.fromkeys(frame[y])), list(dict.fromkeys(frame[by])) if by else [None]
-    style = styles(groups) if by else {name: _of_system(name) or PLAIN for name in names}
-    star, star_by = _stars(frame, y), _stars(frame, by)
+    names, groups = _names(frame, y, labels), _names(frame, by, labels) if by else {}
+    style = styles(groups) if by else {name: of_system(name) or PLAIN for name in names}
     height = 0.9 + len(names) * max(0.32, 0.26 * len(groups))
     heading = _heading(by, labels, "95 % interval") if by else "Values"
     with canvas(height, title, last=paper_label, heading=heading) as figure:
         for key, axes, part in _panels(figure, frame, panel):
-            place = part[y].map(names.index)
+            place = part[y].map([*names].index)
             if by:
-                place += (part[by].map(groups.index) - (len(groups) - 1) / 2) * 0.7 / len(groups)
+                place += (part[by].map([*groups].index) - (len(groups) - 1) / 2) * 0.7 / len(groups)
             for group, rows in part.assign(place=place).groupby(by or y, sort=False):
-                label = _label(group, labels) + star_by.get(group, "") if by else None
-                _interval(axes, rows, style[group], label, paper_label)
+                _interval(axes, rows, style[group], groups.get(group), paper_label)
             if not by:
                 axes.plot([], [], color=INK, marker="o", label="measured, 95 % interval")
             axes.margins(x=0.08)
@@ -254,7 +210,7 @@ def intervals(
                 left = not reported <= sum(axes.get_xlim()) / 2  # where the paper's mark is not
                 look = NOT_RUN | {"ha": "left" if left else "right", "va": "center"}
                 axes.text(0.02 if left else 0.98, at, **look, transform=axes.get_yaxis_transform())
-            _name_lines(axes, [_label(name, labels) + star.get(name, "") for name in names])
+            _name_lines(axes, names.values())
             axes.set_xlabel(axis(metric or (key if panel == "metric" else part["metric"].iloc[0])))
             if panel == "metric":
                 axes.set_title("")  # the axis says it
@@ -283,18 +239,18 @@ def bars(frame, x, metric, by="variant", static=None, title=""):
     if the frame has them, intervals in `low` and `high`. `static` is a dict of levels drawn as lines: {"chance": 2.5}.
     """
     frame, static = _floats(frame, "measured", "low", "high"), static or {}
-    names, groups = list(dict.fromkeys(frame[x])), list(dict.fromkeys(frame[by]))
-    style, width, star = styles(groups), 0.8 / len(groups), _stars(frame, by)
+    names, groups = list(dict.fromkeys(frame[x])), _names(frame, by)
+    style, width = styles(groups), 0.8 / len(groups)
     error = "bar: 95 % interval" if frame["low"].notna().any() else ""
     last = paper.label([*static][-1]) if static else None
     with canvas(3.1, title, last=last, heading=_heading(by, None, error)) as figure:
         axes = figure.subplots()
-        for count, group in enumerate(groups):
+        for count, (group, label) in enumerate(groups.items()):
             rows = frame[frame[by] == group]
             places = rows[x].map(names.index) + (count - (len(groups) - 1) / 2) * width
             look = {"color": style[group][0], "edgecolor": "white", "hatch": DRAWN["hatches"][count % 5]}
             look |= {"yerr": _sides(rows), "ecolor": INK, "capsize": 2, "error_kw": {"elinewidth": 1}}
-            axes.bar(places, rows["measured"], width * 0.92, label=paper.label(group) + star.get(group, ""), **look)
+            axes.bar(places, rows["measured"], width * 0.92, label=label, **look)
         for count, (name, level) in enumerate(static.items(), 1):
             axes.axhline(level, color="black", linestyle=LINES[count], label=paper.label(name), zorder=3)
         for place, name in enumerate(names):
@@ -313,14 +269,14 @@ def moves(frame, y, by, panel, metric, labels=None, title=""):
     Parameters and result as in `curves`, with one row a change: its line in `y`, its group in `by`, the values in
     `before` and `after`, and in `std` the deviation of `after`, which may be missing.
     """
-    names, style = list(dict.fromkeys(frame[y])), styles(frame[by])
+    names, style = _names(frame, y, labels), styles(frame[by])
     error = "bar: ± standard deviation over adapters" if frame["std"].notna().any() else ""
     with canvas(1.3 + 0.22 * len(names), title, last="before", heading=_heading(by, labels, error)) as figure:
         for key, axes, part in _panels(figure, frame, panel, sharex=True):
             axes.set_title(_label(key, labels))
             for group, rows in part.groupby(by, sort=False):
                 colour, _, marker = style[group]
-                at = rows[y].map(names.index)
+                at = rows[y].map([*names].index)
                 look = {"marker": marker, "linestyle": "", "color": colour}
                 axes.hlines(at, rows["before"], rows["after"], color=colour, linewidth=4, alpha=0.3, zorder=2)
                 axes.plot(rows["before"], at, **look, markerfacecolor="white", zorder=3)
@@ -331,7 +287,7 @@ def moves(frame, y, by, panel, metric, labels=None, title=""):
             axes.set_xlabel(axis(metric))
             axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
             axes.xaxis.set_major_formatter("{x:g}")
-            _name_lines(axes, [_label(name, labels) for name in names])
+            _name_lines(axes, names.values())
         figure.axes[0].set_ylabel(axis(y))
     return figure
 
@@ -342,11 +298,11 @@ def strips(frame, y, x, by="verdict", panel=None, title=""):
     Parameters and result as in `curves`, with one row a piece: its strip in `y`, its count in `x`, and in `by` its
     name, one of `VERDICT_STYLES`, in whose order the pieces are laid.
     """
-    names = list(dict.fromkeys(frame[y]))
+    names = _names(frame, y)
     with canvas(0.9 + 0.3 * len(names), title, heading="Verdict") as figure:
         for _, axes, part in _panels(figure, frame, panel):
             counts = part.pivot_table(x, y, by, "sum", fill_value=0)
-            counts = counts.reindex(index=names, columns=list(VERDICT_STYLES), fill_value=0).astype(float)
+            counts = counts.reindex(index=[*names], columns=list(VERDICT_STYLES), fill_value=0).astype(float)
             ends = counts.cumsum(axis=1) - counts
             for name, (colour, hatch) in VERDICT_STYLES.items():
                 look = {"color": colour, "edgecolor": "white", "hatch": hatch, "label": name}
@@ -355,7 +311,7 @@ def strips(frame, y, x, by="verdict", panel=None, title=""):
                 for label in axes.bar_label(pieces, told, label_type="center", fontsize=8):
                     if label.get_text():
                         label.set_bbox({"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"})
-            _name_lines(axes, [paper.label(name) for name in names])
+            _name_lines(axes, names.values())
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.set_xlabel(axis(x))
     return figure
@@ -378,13 +334,13 @@ def _name_lines(axes, names):
     axes.grid(axis="y", visible=False)
 
 
-def _stars(frame, key):
-    """A star for each name in a column all of whose measured rows ask a critic that sees test gold."""
-    if key is None or "sees_gold" not in frame:
-        return {}
-    run = frame[frame["measured"].notna()] if "measured" in frame else frame
-    seen = run["sees_gold"].eq(True).groupby(run[key]).all()
-    return dict.fromkeys(seen.index[seen], " *")
+def _names(frame, key, labels=None):
+    """Names in a column with their labels, and a star where all measured rows ask a critic that sees test gold."""
+    seen = {}
+    if {"sees_gold", "measured"} <= set(frame):
+        run = frame[frame["measured"].notna()]
+        seen = run["sees_gold"].eq(True).groupby(run[key]).all()
+    return {name: _label(name, labels) + (" *" if seen.get(name) else "") for name in dict.fromkeys(frame[key])}
 
 
 def _floats(frame, *keys):
