@@ -193,7 +193,7 @@ def test_incomplete_commands_say_how_they_go(root, capsys, line):
         ("title: x\ndefault: {seeds: 3}\n", "smoke.yaml: default: Extra inputs"),
         ("title: [x\n", "smoke.yaml: not valid YAML"),
         ("", "smoke.yaml: the whole file"),
-        ("title: x\ndevice: gpu\n", "smoke.yaml: device: Value error, expected cpu, cuda or cuda:N, got 'gpu'"),
+        ("title: x\ndevice: gpu\n", "smoke.yaml: device: Value error, device: expected cpu, cuda or cuda:N, got 'gpu'"),
         ("title: x\nprecision: half\n", "smoke.yaml: precision: Input should be 'full' or 'mixed'"),
     ],
 )
