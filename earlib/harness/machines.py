@@ -38,28 +38,24 @@ class OtherSource(RuntimeError):
 def connect(scheduler=None, workers=1):
     """Client of a scheduler; without an address, of a cluster on this machine that lives as long as the context."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker's task is run again without a word
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(dask.config.set(_SETTINGS))
-        address = scheduler or stack.enter_context(
-            LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                processes=True,
-                memory_limit=None,
-                dashboard_address="127.0.0.1:0",
-                silence_logs=logging.CRITICAL,
-                preload=[__name__],
-                env={"EARLIB_ROOT": str(paths.ROOT), "OMP_NUM_THREADS": "1"},
-            )
-        )
+    with dask.config.set(_SETTINGS), contextlib.nullcontext(scheduler) if scheduler else _cluster(workers) as address:
         try:
-            client = stack.enter_context(Client(address, timeout=REACHED, set_as_default=False))
+            client = Client(address, timeout=REACHED, set_as_default=False)
         except (OSError, ValueError) as error:
             told = f"no scheduler answers at {scheduler}; start one with `dask scheduler`"
             raise ConnectionError(told) from error
-        if not client.scheduler_info(n_workers=-1)["workers"]:
-            print(f"{address}: no worker yet; waiting for `dask worker {address} --nthreads 1`", flush=True)
-        yield client
+        with client:
+            if not client.scheduler_info(n_workers=-1)["workers"]:
+                print(f"{address}: no worker yet; waiting for `dask worker {address} --nthreads 1`", flush=True)
+            yield client
+
+
+def _cluster(workers):
+    """Workers of one thread on this machine."""
+    environment = {"EARLIB_ROOT": str(paths.ROOT), "OMP_NUM_THREADS": "1"}
+    quiet = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
+    each = {"threads_per_worker": 1, "processes": True, "memory_limit": None, "preload": [__name__]}
+    return LocalCluster(n_workers=workers, env=environment, **each, **quiet)
 
 
 def dask_setup(worker):

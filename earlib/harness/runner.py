@@ -179,11 +179,9 @@ def summarise(outcomes, seconds):
     failed = [outcome.plan.name for outcome in outcomes if outcome.error]
     stayed = [outcome.plan for outcome in outcomes if outcome.stays]
     near = sum(outcome.stays and bool(outcome.changes) for outcome in outcomes)
-    rows = []
-    for plan, _, error, *_ in outcomes:
-        record = paths.results() / plan.profile / f"{plan.name}.json"
-        if error is None and record.exists():
-            rows += json.loads(record.read_text(encoding="utf-8"))["rows"]
+    ran = [plan for plan, _, error, *_ in outcomes if error is None]
+    files = [paths.results() / plan.profile / f"{plan.name}.json" for plan in ran]
+    rows = [row for file in files if file.exists() for row in json.loads(file.read_text("utf-8"))["rows"]]
     lines = []
     if len(outcomes) > 1:
         lines.append(f"{len(outcomes) - len(failed)} of {len(outcomes)} notebooks ran in {rounded(seconds)}")
