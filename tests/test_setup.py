@@ -376,9 +376,10 @@ def tracked():
         ("a folder of one machine", r"(?<![\w.<$])/(?:root|home|Users|work|private)/\w", set()),
         ("a package registry", r"pypi\.org|python[h]osted|(?<!download\.)pytorch\.org/whl|registry\.npm", set()),
         ("this very folder", re.escape(str(ROOT)) + r"\b", set()),
-        ("what lies beside the repository", r"\.\./shared", {".ci/run: ../shared"}),
+        ("what lies beside the repository", r"\.\./shared", {".ci/run"}),
     ],
 )
 def test_no_tracked_file_holds(kind, pattern, but):
     texts = {file.relative_to(ROOT): file.read_text("utf-8", errors="replace") for file in tracked()}
-    assert {f"{name}: {match[0]}" for name, text in texts.items() for match in re.finditer(pattern, text)} == but, kind
+    found = {str(name): match[0] for name, text in texts.items() for match in re.finditer(pattern, text)}
+    assert found.keys() == but, (kind, found)
