@@ -46,8 +46,7 @@ def planned(name, profile="smoke"):
 
 
 def tolerance(name):
-    fields = notebooks.parameters(SOURCES[name]).model_fields
-    return planned(name).parameters.get("tolerance", fields["tolerance"].default if "tolerance" in fields else 0.1)
+    return planned(name).every.get("tolerance", 0.1)
 
 
 @each
