@@ -1,8 +1,8 @@
 """A user's view of a terminal: a line a notebook, the time left, and at Ctrl-C nothing but that it stopped."""
 
+import io
 import os
 import re
-import select
 import sys
 import time
 
@@ -12,7 +12,7 @@ from made_notebooks import RECORD, write_notebook
 from earlib import paths
 from earlib.harness import runner
 
-pty = pytest.importorskip("pty", reason="no terminals of this kind here")
+pexpect = pytest.importorskip("pexpect", reason="no terminals of this kind here")
 
 
 @pytest.fixture
@@ -22,30 +22,23 @@ def typed(root):
         write_notebook(root, name, "import time, sys\nprint('begun', file=sys.stderr)", "time.sleep(2)", RECORD)
 
     def run(*arguments, sign=None, times=1, wait=0.0):
-        command = [sys.executable, "-m", "earlib.run", *arguments, "--profile", "smoke"]
         source = str(paths.__file__).removesuffix("/earlib/paths.py")
-        places = {"EARLIB_ROOT": str(root), "PYTHONPATH": source, "COLUMNS": "100", "LINES": "30"}
+        places = {"EARLIB_ROOT": str(root), "PYTHONPATH": source}
         environment = {key: value for key, value in os.environ.items() if key not in ("EARLIB_RESULTS", "EARLIB_BUILD")}
-        process, terminal = pty.fork()
-        if process == 0:
-            os.chdir(root)
-            os.execve(sys.executable, command, environment | places)
-        screen, end = "", time.monotonic() + 300
-        while time.monotonic() < end:
-            if select.select([terminal], [], [], 0.1)[0]:
-                try:
-                    screen += os.read(terminal, 65536).decode(errors="replace")
-                except OSError:  # its end
-                    break
-            if sign is not None and sign in screen:
-                time.sleep(wait)
-                for _ in range(times):
-                    os.write(terminal, b"\x03")
-                    time.sleep(0.1)
-                sign = None
-        os.close(terminal)
-        lines = [line.rpartition("\r")[2] for line in screen.replace("\r\n", "\n").splitlines()]
-        return [line for line in lines if line.strip()], os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        command, screen = ["-m", "earlib.run", *arguments, "--profile", "smoke"], io.StringIO()
+        look = {"timeout": 300, "encoding": "utf-8", "codec_errors": "replace", "dimensions": (30, 100)}
+        terminal = pexpect.spawn(sys.executable, command, env=environment | places, cwd=str(root), **look)
+        terminal.logfile_read = screen
+        if sign is not None:
+            terminal.expect_exact(sign)
+            time.sleep(wait)
+            for _ in range(times):
+                terminal.sendintr()
+                time.sleep(0.1)
+        terminal.expect(pexpect.EOF)
+        exit = terminal.wait()
+        lines = [line.rpartition("\r")[2] for line in screen.getvalue().replace("\r\n", "\n").splitlines()]
+        return [line for line in lines if line.strip()], exit
 
     return run
 
