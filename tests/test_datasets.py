@@ -236,13 +236,17 @@ def test_a_corrected_file_is_read_under_its_own_name(tmp_path):
         (b"[7]", ["[0]: ", ", found 7"]),
         (b"[{]", ["complete JSON"]),
         (b"[\xff]", ["complete JSON"]),
+        (b"[%(one)s %(one)s]", ["after 1 whole entries: Expecting ','"]),
+        (b"[%(one)s,]", ["after 1 whole entries"]),
+        (b'[\n%(one)s,\n{"a" 1}]', ["after 1 whole entries", "line 3 column 6"]),
     ],
 )
 def test_file_of_another_form_is_named(tmp_path, module, content, words):
     path = tmp_path / "made.json"
-    path.write_bytes(content)
+    one = json.dumps(SAMPLE if module is locomo else ASKED)
+    path.write_bytes(content.replace(b"%(one)s", one.encode()))
     refused(module.read, path, *words)
-    path.write_text(json.dumps([SAMPLE if module is locomo else ASKED]) + "]")
+    path.write_text(f"[{one}]]")
     refused(module.read, path, "complete JSON", "Extra data", "get the file again")
 
 

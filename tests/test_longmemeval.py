@@ -180,6 +180,16 @@ def test_a_file_is_read_alike_wherever_it_is_divided(tmp_path, monkeypatch, size
     assert longmemeval.read(path) == whole
 
 
+@pytest.mark.parametrize("form", ["[{}, {}]", "[{},{}]", "[{}\n,\n{}\n]\n"])
+def test_a_piece_may_end_between_entries(tmp_path, monkeypatch, form):
+    path = tmp_path / longmemeval.FILE
+    path.write_text(text := form.format(*map(json.dumps, (QUESTION, SECOND))), encoding="utf-8")
+    whole, last = longmemeval.read(path), text.index(json.dumps(SECOND))
+    for size in (*range(len(json.dumps(QUESTION)), last + 1), *range(last + len(json.dumps(SECOND)), len(text))):
+        monkeypatch.setattr(fields, "_BUFFER", size)
+        assert longmemeval.read(path) == whole
+
+
 @given(st.floats(0, 1, exclude_max=True))
 def test_file_that_is_cut_off_anywhere_is_named(tmp_path_factory, share):
     path = written(tmp_path_factory.getbasetemp(), QUESTION, SECOND)

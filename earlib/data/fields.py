@@ -1,6 +1,7 @@
 """Files of data, checked against pydantic types; an error names the file, the place and what was expected."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from earlib.data.benchmarks import Benchmark, Irregularity
 from earlib.data.download import FILES, fetch
 
 _BUFFER = 1 << 20  # characters read at a time
+_SPACE = re.compile(r"[ \t\n\r]*")  # as JSON has it
 
 
 def _in_unicode(text):
@@ -71,24 +73,34 @@ class Reader:
 
 
 def _listed(file):
-    """Yield the entries of a list in a JSON file, which is read piece by piece."""
-    decoder, text = json.JSONDecoder(), file.read(_BUFFER).lstrip()
-    if not text.startswith("["):
-        raise json.JSONDecodeError("Expecting '['", text, 0)
-    text = text[1:].lstrip()
-    while not text.startswith("]"):
+    """Yield the entries of a list in a JSON file, read piece by piece; an error tells its place in the file."""
+    decoder, text, passed, start, sign = json.JSONDecoder(), "", 0, 0, "["  # the sign that the next entry stands behind
+
+    def wrong(told, at):
+        file.seek(0)
+        return json.JSONDecodeError(told, file.read(), passed + at)
+
+    while True:
         try:
-            entry, end = decoder.raw_decode(text)
-        except json.JSONDecodeError:  # the entry goes on behind what was read, or is wrong
-            more = file.read(max(_BUFFER, len(text)))
+            at = _SPACE.match(text, start).end()
+            if text.startswith("]", at) and sign == ",":
+                break
+            if not text.startswith(sign, at):
+                raise json.JSONDecodeError(f"Expecting '{sign}'", text, at)
+            at = _SPACE.match(text, at + 1).end()
+            if text.startswith("]", at) and sign == "[":
+                break
+            entry, end = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:  # the entry goes on behind what was read, or is wrong
+            more = file.read(max(_BUFFER, len(text) - start))
             if not more:
-                raise
-            text = text.lstrip() + more
+                raise wrong(error.msg, error.pos) from None
+            passed, text, start = passed + start, text[start:] + more, 0
         else:
             yield entry
-            text = text[end:].lstrip(" \t\r\n,")
-    if (text[1:] + file.read()).strip():
-        raise json.JSONDecodeError("Extra data", text, 1)
+            start, sign = end, ","
+    if (text[at + 1 :] + file.read()).strip():
+        raise wrong("Extra data", at + 1)
 
 
 def checked(kind, content, where):
