@@ -32,7 +32,7 @@ def test_pages_are_filled_and_found_stale(places, monkeypatch):
     assert "README.md is stale" in filled(places, monkeypatch, "--check") and first.read_text() == MARKS
     assert filled(places, monkeypatch) is None
     text = first.read_text()
-    assert "| [tab03](results/laptop/tab03_ablation.ipynb) | Table 3 | Not measured: no row of " in text
+    assert "| [tab03](results/laptop/tab03_ablation.ipynb) | Table 3 | 3 | Not measured: no row of " in text
     assert "\n1. Not measured: " in text and text.endswith("<!-- /results -->\nend\n")
     assert (
         "| EAR: Recall@5 (%) | LoCoMo, MiniLM | 45.0 ± 0.8 [41.0, 50.0] \\* | 80.28 (LongMemEval, Contriever) | "

@@ -17,6 +17,7 @@ TEMPLATES = Environment(loader=PackageLoader("earlib.harness"), trim_blocks=True
 TEMPLATES.globals |= {"finding": finding, "tally": tally, "sees_gold": SEES_GOLD}
 TEMPLATES.globals |= {"difference": tables.difference, "further": further, "keys_named": tables.keys_named}
 TEMPLATES.globals |= {"label": tables.label, "measured": tables.measured}
+TEMPLATES.globals["seeds"] = lambda record: record["parameters"].get("seeds", "–")
 TEMPLATES.filters["label"] = paper.label
 
 

@@ -288,7 +288,7 @@ class EARMemory(StoredMemory):
         return self._learn(query, [slate], now, source, replaced)
 
     def _labelled(self, now, ids, labels, cited):
-        """What a caller says of each memory that was shown, by its id."""
+        """Labels that a caller gives the memories that were shown, by id."""
         useful = [] if cited is None else self._named(cited)
         shown = useful if ids is None else self._named(ids)
         if cited is not None:

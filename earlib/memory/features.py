@@ -32,7 +32,7 @@ def plain_features(query: str, texts: list[str]) -> np.ndarray:
 
 @lru_cache(maxsize=2**16)
 def _of_text(text):
-    """What does not depend on the question: length, question mark, digit, first word (None without), date."""
+    """Plain features that do not depend on the question: length, question mark, digit, first word or None, date."""
     words = _WORD.findall(text.lower())
     first = words[0] if words else None
     return np.log1p(len(words)) / 3, "?" in text, bool(_DIGIT.search(text)), first, bool(_DATE.search(text))
