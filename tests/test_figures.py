@@ -152,6 +152,14 @@ def test_intervals_by_encoder():
     assert_readable(figure)
 
 
+def test_intervals_without_a_group_are_drawn_too():
+    frame = rows().assign(store=["both", None] * 4)
+    for named in ({"by": "store"}, {"y": "store"}):
+        (axes,) = figures.intervals(frame[frame["metric"] == "recall@5"], **named).axes
+        drawn = [value for bar in axes.containers for value in bar.lines[0].get_xdata()]
+        assert len(drawn) == 3
+
+
 def test_bars():
     frame = pd.DataFrame({
         "category": ["single-hop", "temporal"] * 2, "variant": ["retriever"] * 2 + ["ear"] * 2,

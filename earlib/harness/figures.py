@@ -198,7 +198,8 @@ def intervals(
             place = part[y].map([*names].index)
             if by:
                 place += (part[by].map([*groups].index) - (len(groups) - 1) / 2) * 0.7 / len(groups)
-            for group, rows in part.assign(place=place).groupby(by or y, sort=False):
+            for at, rows in part.assign(place=place).groupby(part[by or y].map([*style].index), sort=False):
+                group = [*style][at]  # by number, since rows without a group are drawn too
                 _interval(axes, rows, style[group], groups.get(group), paper_label)
             if not by:
                 axes.plot([], [], color=INK, marker="o", label="measured, 95 % interval")
