@@ -558,6 +558,8 @@ def test_what_else_a_memory_tells(tmp_path):
         shown = f"<EARMemory: encoder encoder, preset adapter, 3 memories, 2 of 10,000 experiences, folder {tmp_path}>"
         assert repr(held) == shown
     assert "folder none" in repr(held) and "preset of its own" in repr(EARMemory(encoder, preset(depth=9)))
+    named = type("Vectors", (), {"__call__": lambda self, texts: encoder(texts), "name": "my vectors"})()
+    assert "encoder my vectors," in repr(EARMemory(named))
     EARMemory.load(tmp_path, encoder).close()  # the block has closed it
     empty = EARMemory("sentence-transformers/all-MiniLM-L6-v2")
     assert "encoder minilm" in repr(empty) and empty.ids() == [] and 0 not in empty and len(empty) == 0

@@ -49,7 +49,7 @@ class MemoryEncoder:
 
     def __init__(self, given: Any):
         self.entry = registered(given) if isinstance(given, str) else None
-        self.label = self.entry.name if self.entry else getattr(given, "__name__", type(given).__name__)
+        self.label = getattr(self.entry or given, "name", None) or getattr(given, "__name__", type(given).__name__)
         self._embed = self._by_model if self.entry else as_function(given)
         self._lock, self.width = threading.Lock(), None
         self._probe: np.ndarray | None = None
