@@ -6,6 +6,8 @@ import json
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -648,3 +650,8 @@ def test_replies_about_memories_lie_in_the_folder_and_go_with_them(tmp_path, mon
         with EARMemory.load(tmp_path / "m", encoder, critic) as again:
             again.save(tmp_path / "m")
         assert not any(b"Answer: so." in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_memory_brings_no_client_for_downloads():
+    told = "import sys, earlib.memory; print('pooch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", told], capture_output=True, text=True).stdout == "False\n"

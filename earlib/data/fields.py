@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from earlib.data.benchmarks import Benchmark, Irregularity
-from earlib.data.download import FILES, fetch
 
 _BUFFER = 1 << 20  # characters read at a time
 _SPACE = re.compile(r"[ \t\n\r]*")  # as JSON has it
@@ -39,6 +38,8 @@ class Reader:
     """
 
     def __init__(self, file, captions, dates):
+        from earlib.data.download import FILES, fetch  # brings a client for downloads, which a live memory never needs
+
         self.path, self.captions, self.dates = Path(fetch(file) if file in FILES else file), captions, dates
         self.memories, self.queries, self.audit = [], [], []
 
