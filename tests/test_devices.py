@@ -59,9 +59,9 @@ def prepared(found, name, dtype, device, seeds=SEEDS, kinds=(Learner,), **change
     return there, order, *(kind(config, there, SimulatedCritic(config, gold), seeds, dtype) for kind in kinds)
 
 
-def updates(found, name, dtype=torch.float64, device="cpu", seeds=SEEDS):
+def updates(found, name, dtype=torch.float64, device="cpu", seeds=SEEDS, **changes):
     """A learner, its steps over all but the last forty questions, its slates for those, and their measures."""
-    there, order, learner = prepared(found, name, dtype, device, seeds)
+    there, order, learner = prepared(found, name, dtype, device, seeds, **changes)
     train, kept = order[:, :-40], order[:, -40:]
     steps = list(learner.train(train))
     slates = learner.retrieve(kept, VARIANTS[name].explorer)

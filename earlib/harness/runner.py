@@ -139,7 +139,8 @@ class Runner:
         if number < self.count and not error:
             left = (time.monotonic() - self.began) / number * (self.count - number)
             told += f", about {rounded(left)} left"
-        print(told, file=sys.stderr if error else sys.stdout, flush=True)
+        # One piece with its end: notebooks that end together tell it from several threads.
+        print(f"{told}\n", end="", file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def _connected(scheduler):
