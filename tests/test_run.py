@@ -464,3 +464,18 @@ def test_a_profile_names_the_device_of_its_kernels_unless_the_environment_does(r
     assert "cpu mixed" in printed(root, told)
     monkeypatch.setenv("EARLIB_PRECISION", "full")
     assert "cpu full" in printed(root)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_side_by_side_the_longest_begin_first(root, monkeypatch, jobs):
+    for name in notebooks.LONGEST:
+        write_notebook(root, name)
+    plans, begun = profiles.make_plans(["all"], "smoke", {}), []
+    monkeypatch.setattr(runner.Runner, "_run", lambda self, plan: None)
+    monkeypatch.setattr(runner.Runner, "_stays", lambda self, plan: begun.append(plan.name) or True)
+    runner.Runner(jobs).run(plans)
+    in_order = [plan.name for plan in plans]
+    longest = [name for name in in_order if name in notebooks.LONGEST]
+    others = [name for name in in_order if name not in longest]
+    assert len(longest) == 2 and in_order != longest + others
+    assert begun == (in_order if jobs == 1 else longest + others)

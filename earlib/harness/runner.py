@@ -63,9 +63,10 @@ class Runner:
         self.began, self.count, self.numbers = time.monotonic(), 0, itertools.count(1)
 
     def run(self, plans):
-        """Run all plans, also after one of them failed, the longest first, those that read the records of others last.
+        """Run all plans, also after one of them failed, those that read the records of others last.
 
-        Ctrl-C raises KeyboardInterrupt when every kernel is gone.
+        One at a time they come in the order given; side by side the longest are begun first. Ctrl-C raises
+        KeyboardInterrupt when every kernel is gone.
         """
         futures, self.count = [], len(plans)
         with (
@@ -76,7 +77,8 @@ class Runner:
             try:
                 for reads in (False, True):
                     wave = [plan for plan in plans if (plan.source.stem in READERS) is reads]
-                    wave.sort(key=lambda plan: plan.source.stem not in LONGEST)
+                    if self.jobs > 1 or self.client:
+                        wave.sort(key=lambda plan: plan.source.stem not in LONGEST)
                     futures += [(here if self._stays(plan) else elsewhere).submit(self._run, plan) for plan in wave]
                     wait(futures)
                 return [future.result() for future in futures]
